@@ -1,0 +1,73 @@
+"""What happens during a study, for those who watch: progress lines, logs, tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tuner.config import EngineConfig
+from tuner.records import TrialRecord
+
+
+@dataclass(frozen=True, slots=True)
+class StudyStarted:
+    """The loop begins; ``finished`` trials were already there."""
+
+    name: str
+    budget_trials: int
+    finished: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStarted:
+    """A trial went to a slot."""
+
+    number: int
+    slot: int
+    config: EngineConfig
+    point: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPhase:
+    """A slot does something else now: "starting engine", "warm-up", "saturated", "paced", "idle"."""
+
+    slot: int
+    trial: int | None
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFinished:
+    """A trial ended; ``front`` are the trial numbers of the front so far."""
+
+    record: TrialRecord
+    front: Sequence[int]
+    hypervolume: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something a user should know, in one sentence."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StudyFinished:
+    """The loop ended. ``reason`` is why, in plain words."""
+
+    reason: str
+    wall_s: float
+
+
+Event = StudyStarted | TrialStarted | SlotPhase | TrialFinished | Notice | StudyFinished
+
+
+class Observer(Protocol):
+    """Anything that watches. It must not raise and cannot influence the study."""
+
+    def on_event(self, event: Event) -> None:
+        """Take note of one event."""

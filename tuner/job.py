@@ -1,0 +1,101 @@
+"""What a pool is given to do: measure one configuration with one workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+from tuner.config import EngineConfig, digest
+from tuner.trace import Trace
+
+#: The measures that a workload can ask for.
+MEASURES = ("saturated", "paced")
+Sessions = Literal["partly-open", "open"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Latency bounds in seconds, by SLO class and metric: ``{"default": {"ttft": 0.5}}``.
+
+    Metrics: ttft, tpot, itl (the request's largest gap), e2e. ``attainment`` is the share of
+    requests that must meet every bound.
+    """
+
+    bounds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    attainment: float = 0.99
+
+    def of(self, slo_class: str) -> Mapping[str, float]:
+        """Return the bounds of a class; a class without its own has those of "default"."""
+        return self.bounds.get(slo_class, self.bounds.get("default", {}))
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A trace, as it is to be replayed, and what is measured on it."""
+
+    name: str
+    trace: Trace
+    measures: tuple[str, ...] = MEASURES
+    slo: Slo = field(default_factory=Slo)
+    #: Requests of the discarded warm-up after an engine start; their prompts are disjoint.
+    warmup_requests: int = 32
+    #: Requests that arrive before this time are sent but not scored (cold caches).
+    lead_in_s: float = 0.0
+    #: "partly-open": children of a session wait for their parents; "open": recorded times only.
+    sessions: Sessions = "partly-open"
+    #: Key of the generated prompt tokens, with the trace's digest.
+    seed: int = 0
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits over all that decides what is sent, when, and how it is scored."""
+        return digest(
+            [
+                self.trace.digest,
+                list(self.measures),
+                {name: dict(bounds) for name, bounds in self.slo.bounds.items()},
+                self.slo.attainment,
+                self.warmup_requests,
+                self.lead_in_s,
+                self.sessions,
+                self.seed,
+            ]
+        )
+
+    @property
+    def longest_tokens(self) -> int:
+        """Most tokens (prompt + output) that one request needs; 0 for an empty trace."""
+        totals = self.trace.prompt_tokens.astype("int64") + self.trace.output_tokens
+        return int(totals.max(initial=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds after which we stop waiting. Each ends with a reason of its own."""
+
+    #: From the launch of an engine to its first token: ``launch_timeout``.
+    start_s: float = 900.0
+    #: One request, from sending to its last token: the request counts as failed.
+    request_s: float = 600.0
+    #: One replay: requests still open then count as failed.
+    replay_s: float = 3600.0
+    #: No token from any request for this long while some are open: ``stalled``.
+    stall_s: float = 120.0
+
+    def to_json(self) -> dict[str, float]:
+        """Return a plain mapping."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Measure ``config`` with ``workload``; leave logs and records in ``directory``."""
+
+    number: int
+    config: EngineConfig
+    workload: Workload
+    directory: str
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    #: Replays of each measure.
+    repeats: int = 1

@@ -1,0 +1,54 @@
+"""What a study optimizes: objectives with a direction, and constraints that a winner must meet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tuner.records import Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """One metric to push up or down. The metric is named as in ``Measurement.values``."""
+
+    metric: str
+    maximize: bool
+
+    @property
+    def direction(self) -> str:
+        """Optuna's word for it."""
+        return "maximize" if self.maximize else "minimize"
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A bound on one metric: at most ``upper``, at least ``lower``, in the metric's base unit."""
+
+    metric: str
+    upper: float | None = None
+    lower: float | None = None
+
+    def violation(self, measurement: Measurement) -> float:
+        """Return how far the bound is missed: <= 0 where it holds.
+
+        A metric that could not be had counts as missed by 1.
+        """
+        value = measurement.values.get(self.metric)
+        if value is None:
+            return 1.0
+        over = [] if self.upper is None else [value - self.upper]
+        under = [] if self.lower is None else [self.lower - value]
+        return max(over + under, default=0.0)
+
+
+def scores(measurement: Measurement, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
+    """Return the objective values in order, None if any of them could not be had."""
+    found = [measurement.values.get(objective.metric) for objective in objectives]
+    complete = tuple(value for value in found if value is not None)
+    return complete if len(complete) == len(objectives) else None
+
+
+def missing(measurement: Measurement, objectives: Sequence[Objective]) -> list[str]:
+    """Return the objectives' metrics that the measurement lacks."""
+    return [o.metric for o in objectives if o.metric not in measurement.values]
