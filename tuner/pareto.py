@@ -18,7 +18,8 @@ def oriented(scores: Sequence[Sequence[float]], maximize: Sequence[bool]) -> Sco
     matrix = np.asarray(scores, np.float64).reshape(len(scores), len(maximize))
     if not np.isfinite(matrix).all():
         raise ValueError("scores must be finite")
-    return matrix * np.where(np.asarray(maximize, bool), -1.0, 1.0)
+    signs = np.where(np.asarray(maximize, bool), -1.0, 1.0)
+    return np.asarray(matrix * signs, np.float64)
 
 
 def non_dominated(losses: Scores) -> NDArray[np.bool_]:
@@ -45,7 +46,7 @@ def hypervolume(losses: Scores, reference: Sequence[float]) -> float:
     """Return the volume that rows dominate up to ``reference`` (smaller is better), any m >= 1.
 
     Rows that are not better than the reference in every column add nothing. Recursive slicing on
-    the last column (Fonseca, Paquete, Lopez-Ibanez, CEC 2006, without its dimension-sweep speed-ups).
+    the last column (Fonseca, Paquete, Lopez-Ibanez, CEC 2006, without its speed-ups).
     """
     bound = np.asarray(reference, np.float64)
     inside = losses[(losses < bound).all(axis=1)]

@@ -1,0 +1,229 @@
+"""Replay: an engine and a workload become request records.
+
+Open loop: a request leaves at its time whatever the engine does, and latency counts from that
+time. Sessions are partly open: a child leaves when its parents have ended and its think time has
+passed. The event loop is the only clock (``loop.time()``, ``asyncio.sleep``), so the same code
+drives a real engine in real time and a simulated one in virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from tuner.engines import Engine
+from tuner.errors import EngineFault, RequestRejected
+from tuner.job import Deadlines
+from tuner.records import RequestRecord
+from tuner.trace import Request
+
+#: Makes the token ids of a request.
+Prompts = Callable[[Request], Sequence[int]]
+
+#: Prompts are made ahead of their time, up to this many tokens and requests.
+AHEAD_TOKENS = 4_000_000
+AHEAD_REQUESTS = 512
+#: Preparing stops when the next send is this near.
+PREPARE_MARGIN_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one replay sends: requests in order of arrival, at their times or all at once."""
+
+    requests: Sequence[Request]
+    #: False: every root is offered at once and think times are skipped.
+    paced: bool = True
+    #: Children wait for their parents; False replays recorded times only.
+    partly_open: bool = True
+    #: Requests that arrive earlier are sent but not scored.
+    lead_in_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Replay:
+    engine: Engine
+    plan: Plan
+    prompts: Prompts
+    deadlines: Deadlines
+    start: float
+    #: One per request, done when the request has ended, with the time of its end.
+    ended: dict[int, asyncio.Future[float]]
+    records: dict[int, RequestRecord] = field(default_factory=dict)
+    #: Requests at the engine.
+    at_engine: int = 0
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time() - self.start
+
+    async def until(self, at: float) -> None:
+        delay = at - self.now()
+        if delay > 0:
+            await asyncio.sleep(delay)
+
+    def waits(self, request: Request) -> bool:
+        return self.plan.partly_open and any(parent in self.ended for parent in request.parents)
+
+    async def send(self, request: Request, prompt: Sequence[int], scheduled: float) -> None:
+        """Send one request and record what came of it."""
+        record = _record(request, self.plan, scheduled, sent_s=self.now())
+        self.at_engine += 1
+        try:
+            async with asyncio.timeout(self.deadlines.request_s):
+                done = await self.engine.generate(request, prompt)
+            record = replace(
+                record,
+                token_s=tuple(at - self.start for at in done.token_s),
+                answered_tokens=done.answered_tokens,
+                cached_tokens=done.cached_tokens,
+            )
+        except RequestRejected as exc:
+            record = replace(record, error=f"rejected: {exc}")
+        except TimeoutError:
+            wait_s = self.deadlines.request_s
+            record = replace(record, error=f"deadline: no full answer within {wait_s:g} s")
+        except asyncio.CancelledError:
+            record = replace(record, error="deadline: the replay ended before the answer")
+            raise
+        finally:
+            self.at_engine -= 1
+            self.records[request.id] = record
+            self.ended[request.id].set_result(self.now())
+
+    async def follow(self, request: Request) -> None:
+        """Send a child of a session once its parents have ended and its think time has passed."""
+        ends = [await self.ended[parent] for parent in request.parents if parent in self.ended]
+        scheduled = max(ends)
+        if self.plan.paced and request.gap_s is None:
+            scheduled = max(scheduled, request.arrival_s)
+        elif self.plan.paced:
+            scheduled += request.gap_s or 0.0
+        prompt = self.prompts(request)
+        await self.until(scheduled)
+        await self.send(request, prompt, scheduled)
+
+    async def dispatch(self, group: asyncio.TaskGroup) -> None:
+        """Send the roots at their times, preparing prompts while there is time to spare."""
+        roots = [request for request in self.plan.requests if not self.waits(request)]
+        for request in self.plan.requests:
+            if self.waits(request):
+                group.create_task(self.follow(request))
+        ahead = _Ahead(self.prompts, iter(roots))
+        while (due := ahead.due_s()) is not None:
+            at = due if self.plan.paced else 0.0
+            while at - self.now() > PREPARE_MARGIN_S and ahead.prepare():
+                await asyncio.sleep(0)  # noqa: ASYNC110 - lets answers in between two prompts
+            await self.until(at)
+            group.create_task(self.send(*ahead.pop(), at))
+            await asyncio.sleep(0)  # the request leaves now, not after the next prompt is made
+
+    async def watch(self) -> None:
+        """Raise EngineFault when requests wait at the engine and nothing moves for too long."""
+        while True:
+            before = await self._progress()
+            await asyncio.sleep(self.deadlines.stall_s)
+            if self.at_engine and before == await self._progress():
+                raise EngineFault("stalled", f"no token for {self.deadlines.stall_s:g} s")
+
+    async def _progress(self) -> tuple[object, ...]:
+        counters = await self.engine.counters()
+        return len(self.records), self.at_engine, counters.get("generated_tokens")
+
+
+class _Ahead:
+    """Requests in order with their prompts, prepared up to a bound."""
+
+    def __init__(self, prompts: Prompts, requests: Iterator[Request]) -> None:
+        self._prompts = prompts
+        self._requests = requests
+        self._ready: deque[tuple[Request, Sequence[int]]] = deque()
+        self._tokens = 0
+
+    def prepare(self) -> bool:
+        """Prepare one more; False when nothing is left or the bound is reached."""
+        if self._tokens > AHEAD_TOKENS or len(self._ready) >= AHEAD_REQUESTS:
+            return False
+        request = next(self._requests, None)
+        if request is None:
+            return False
+        self._ready.append((request, self._prompts(request)))
+        self._tokens += request.prompt_tokens
+        return True
+
+    def due_s(self) -> float | None:
+        """Arrival of the next request, None when none is left."""
+        if not self._ready:
+            self.prepare()
+        return self._ready[0][0].arrival_s if self._ready else None
+
+    def pop(self) -> tuple[Request, Sequence[int]]:
+        request, prompt = self._ready.popleft()
+        self._tokens -= request.prompt_tokens
+        return request, prompt
+
+
+async def replay(
+    engine: Engine, plan: Plan, prompts: Prompts, deadlines: Deadlines
+) -> list[RequestRecord]:
+    """Send the plan's requests to an idle engine and return one record each, in the plan's order.
+
+    Refused, failed and overdue requests are recorded as such. Raises EngineFault where the engine
+    broke ("stalled": nothing was generated for ``deadlines.stall_s``).
+    """
+    loop = asyncio.get_running_loop()
+    ended = {request.id: loop.create_future() for request in plan.requests}
+    run = _Replay(engine, plan, prompts, deadlines, loop.time(), ended)
+    try:
+        with _steady_memory(), contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(deadlines.replay_s):
+                await _run(run)
+    except* EngineFault as faults:
+        raise faults.exceptions[0] from None
+    unsent = "deadline: never sent"
+    return [
+        run.records.get(request.id)
+        or replace(_record(request, plan, request.arrival_s * plan.paced), error=unsent)
+        for request in plan.requests
+    ]
+
+
+async def _run(run: _Replay) -> None:
+    async with asyncio.TaskGroup() as group:
+        watch = group.create_task(run.watch())
+        await run.dispatch(group)
+        if run.ended:
+            await asyncio.wait(run.ended.values())
+        watch.cancel()
+
+
+def _record(
+    request: Request, plan: Plan, scheduled: float, sent_s: float | None = None
+) -> RequestRecord:
+    return RequestRecord(
+        id=request.id,
+        slo_class=request.slo_class,
+        prompt_tokens=request.prompt_tokens,
+        output_tokens=request.output_tokens,
+        scheduled_s=scheduled,
+        sent_s=sent_s,
+        scored=request.arrival_s >= plan.lead_in_s,
+    )
+
+
+@contextlib.contextmanager
+def _steady_memory() -> Iterator[None]:
+    """Keep the garbage collector out of the measurement."""
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was_on:
+            gc.enable()
