@@ -27,7 +27,7 @@ def digest(value: Json) -> str:
 def nested(flat: Mapping[str, Json]) -> dict[str, Json]:
     """Turn dotted names into nested mappings: ``{"a.b": 1}`` -> ``{"a": {"b": 1}}``.
 
-    A dotted name is laid into a mapping given for its head: ``{"a": {"c": 2}, "a.b": 1}`` keeps both.
+    A dotted name is laid into a mapping given for its head, which keeps what else it holds.
     """
     out: dict[str, Json] = {}
     for name in sorted(flat, key=lambda n: n.count(".")):

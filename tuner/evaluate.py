@@ -87,7 +87,10 @@ async def evaluate(job: Job, launcher: Launcher, on_phase: OnPhase) -> tuple[Out
         outcome = Faulted("unknown", traceback.format_exc())
     total = asyncio.get_running_loop().time() - began
     other = max(total - sum(spent.seconds.values()), 0.0)
-    return outcome, Cost(**spent.seconds, other_s=other)
+    seconds = spent.seconds
+    return outcome, Cost(
+        start_s=seconds.get("start_s", 0.0), replay_s=seconds.get("replay_s", 0.0), other_s=other
+    )
 
 
 async def _measurement(

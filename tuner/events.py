@@ -32,7 +32,7 @@ class TrialStarted:
 
 @dataclass(frozen=True, slots=True)
 class SlotPhase:
-    """A slot does something else now: "starting engine", "warm-up", "saturated", "paced", "idle"."""
+    """A slot does something else now: "starting engine", "warm-up", "paced", "idle", ..."""
 
     slot: int
     trial: int | None
@@ -45,7 +45,6 @@ class TrialFinished:
 
     record: TrialRecord
     front: Sequence[int]
-    hypervolume: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class IntDomain:
 
 @dataclass(frozen=True, slots=True)
 class FloatDomain:
-    """Reals in [low, high]; with ``step`` only ``low + k * step``, rounded to the step's decimals."""
+    """Reals in [low, high]; with ``step`` only ``low + k * step``, rounded to its decimals."""
 
     low: float
     high: float
@@ -128,7 +128,7 @@ Domain = IntDomain | FloatDomain | ChoiceDomain
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One engine argument that varies. ``name`` is vLLM's, with underscores, dotted where nested."""
+    """One engine argument that varies. ``name`` is vLLM's, underscored, dotted where nested."""
 
     name: str
     domain: Domain
@@ -178,7 +178,7 @@ class SearchSpace:
         return out
 
     def points(self) -> Iterator[dict[str, Json]]:
-        """Yield every distinct point, in a fixed order. Raises ValueError with a continuous knob."""
+        """Yield every distinct point, in a fixed order. ValueError with a continuous knob."""
         seen: set[str] = set()
         grids = [list(knob.domain.values()) for knob in self.knobs]
         for values in itertools.product(*grids):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from tuner.records import Measurement
 
@@ -16,7 +17,7 @@ class Objective:
     maximize: bool
 
     @property
-    def direction(self) -> str:
+    def direction(self) -> Literal["maximize", "minimize"]:
         """Optuna's word for it."""
         return "maximize" if self.maximize else "minimize"
 

@@ -115,8 +115,8 @@ class _Replay:
         ahead = _Ahead(self.prompts, iter(roots))
         while (due := ahead.due_s()) is not None:
             at = due if self.plan.paced else 0.0
-            while at - self.now() > PREPARE_MARGIN_S and ahead.prepare():
-                await asyncio.sleep(0)  # noqa: ASYNC110 - lets answers in between two prompts
+            while at - self.now() > PREPARE_MARGIN_S and ahead.prepare():  # noqa: ASYNC110
+                await asyncio.sleep(0)  # lets answers in between two prompts
             await self.until(at)
             group.create_task(self.send(*ahead.pop(), at))
             await asyncio.sleep(0)  # the request leaves now, not after the next prompt is made
