@@ -105,15 +105,21 @@ async def _measurement(
             launched = _launched(job, launcher, str(directory / "engine.log"))
             engine = await stack.enter_async_context(launched)
         _fits(job, engine.facts)
-        prompts = TokenSource(job.workload.trace.digest, _vocabulary(engine), job.workload.seed)
+        prompts = _prompts(job, engine, "measured")
         on_phase("warm-up")
-        await _warm_up(job, engine, prompts)
+        await _warm_up(job, engine)
         for repeat in range(job.repeats):
             for measure in job.workload.measures:
                 on_phase(measure)
                 with spent.on("replay_s"):
                     await _replay_once(job, engine, prompts, (measure, repeat), collected)
-        facts = {**engine.facts, "workload": job.workload.name, "trace": job.workload.trace.digest}
+        facts = {
+            **engine.facts,
+            "workload": job.workload.name,
+            "workload_digest": job.workload.digest,
+            "trace_digest": job.workload.trace.digest,
+            "prompts": prompts.recipe,
+        }
         on_phase("stopping engine")
     measurement = Measurement(
         {name: statistics.median(values) for name, values in collected.values.items()},
@@ -148,15 +154,17 @@ def _fits(job: Job, facts: Mapping[str, Json]) -> None:
         )
 
 
-def _vocabulary(engine: Engine) -> int:
-    return int(engine.facts["vocab_size"])
+def _prompts(job: Job, engine: Engine, scope: str) -> TokenSource:
+    workload = job.workload
+    vocabulary = int(engine.facts["vocab_size"])
+    return TokenSource(workload.trace.digest, vocabulary, workload.seed, scope=scope)
 
 
-async def _warm_up(job: Job, engine: Engine, prompts: TokenSource) -> None:
+async def _warm_up(job: Job, engine: Engine) -> None:
     """Replay the first requests at once, with prompts that no measured request shares."""
     rows = range(min(job.workload.warmup_requests, len(job.workload.trace)))
     plan = Plan([job.workload.trace[row] for row in rows], paced=False, partly_open=False)
-    await replay(engine, plan, prompts.scoped("warmup").prompt, job.deadlines)
+    await replay(engine, plan, _prompts(job, engine, "warmup").prompt, job.deadlines)
 
 
 async def _replay_once(

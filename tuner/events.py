@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tuner.config import EngineConfig
+from tuner.config import EngineConfig, Json
 from tuner.records import TrialRecord
 
 
 @dataclass(frozen=True, slots=True)
 class StudyStarted:
-    """The loop begins; ``finished`` trials were already there."""
+    """The loop begins; ``finished`` trials were already there. ``trials``: the budget, if any."""
 
     name: str
-    budget_trials: int
+    trials: int | None
     finished: int
-    slots: int
 
 
 @dataclass(frozen=True, slots=True)
 class TrialStarted:
-    """A trial went to a slot."""
+    """A trial was given to the pool."""
 
     number: int
-    slot: int
     config: EngineConfig
-    point: dict[str, object]
+    point: Mapping[str, Json]
 
 
 @dataclass(frozen=True, slots=True)
