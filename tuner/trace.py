@@ -104,6 +104,8 @@ class Trace:
     priority: IntArray | None = None
     #: Coarsest step of the recorded times: 1, 1000, 1_000_000, ...
     resolution_us: int = 1
+    #: Requests that arrive before this time warm the caches: sent, but not to be scored.
+    lead_in_us: int = 0
     name: str = "trace"
     provenance: Provenance = field(default_factory=Provenance)
 
@@ -173,7 +175,7 @@ class Trace:
         hasher.update(canonical(list(self.class_names)).encode())
         return hasher.hexdigest()[:16]
 
-    def take(self, rows: IntArray) -> Trace:
+    def take(self, rows: IntArray) -> Self:
         """Return the given rows in that order; parents outside them are forgotten."""
         changes: dict[str, Any] = {}
         for item in fields(self):
@@ -186,7 +188,7 @@ class Trace:
                 changes[item.name] = value[rows]
         return replace(self, **changes)
 
-    def recorded(self, op: str, **parameters: Json) -> Trace:
+    def recorded(self, op: str, **parameters: Json) -> Self:
         """Return the trace with one more step in its provenance."""
         step = {"op": op, **parameters}
         done = replace(self.provenance, transforms=(*self.provenance.transforms, step))

@@ -1,0 +1,73 @@
+"""Which requests belong together: sessions, families of parents and children, prefix groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tuner.trace import IntArray, Trace
+
+#: A leading block that this share of requests has (a common system prompt) tells nobody apart.
+UNIVERSAL_SHARE = 0.9
+
+
+def session_groups(trace: Trace) -> IntArray:
+    """Return a group number per request: its session, joined with the sessions of its parents.
+
+    A request without session and relatives is a group of its own.
+    """
+    groups: IntArray = np.arange(len(trace), dtype=np.int64)
+    if trace.session is not None:
+        known = trace.session >= 0
+        _, first, inverse = np.unique(trace.session[known], return_index=True, return_inverse=True)
+        groups[known] = np.flatnonzero(known)[first][inverse]
+    if trace.parents is not None:
+        child = np.repeat(np.arange(len(trace)), np.diff(trace.parents.offsets))
+        groups = _joined(groups, groups[child], groups[trace.parents.values])
+    return groups
+
+
+def _joined(groups: IntArray, left: Any, right: Any) -> IntArray:
+    """Merge the groups that an edge (left, right) connects; the smallest member names each."""
+    root = np.arange(len(groups), dtype=np.int64)
+    while True:
+        low = np.minimum(root[left], root[right])
+        before = root.copy()
+        np.minimum.at(root, root[left], low)
+        np.minimum.at(root, root[right], low)
+        root = root[root]
+        if np.array_equal(root, before):
+            return root[groups]
+
+
+def prefix_groups(trace: Trace) -> IntArray:
+    """Return a group number per request: its first block that not nearly everybody shares.
+
+    Requests without such a block are groups of their own.
+    """
+    own = -1 - np.arange(len(trace), dtype=np.int64)
+    if trace.blocks is None:
+        return own
+    starts, ends = trace.blocks.offsets[:-1], trace.blocks.offsets[1:]
+    depth = 0
+    while True:
+        has = starts + depth < ends
+        if not has.any():
+            return own
+        ids = trace.blocks.values[starts[has] + depth]
+        _, counts = np.unique(ids, return_counts=True)
+        if counts.max() < UNIVERSAL_SHARE * len(trace):
+            break
+        depth += 1
+    own[has] = ids
+    return own
+
+
+def hashed_share(groups: IntArray, seed: int) -> Any:
+    """Return a number in [0, 1) per group number: the same on every machine (SplitMix64)."""
+    mixed = groups.astype(np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15 + 1) % 2**64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    mixed ^= mixed >> np.uint64(31)
+    return (mixed >> np.uint64(11)).astype(np.float64) / 2.0**53
