@@ -1,0 +1,241 @@
+"""A pool on Ray: one actor per slot, each with the GPUs or cores of its engine.
+
+An actor's resources lie on one node, so an engine's GPUs are always packed; the pool chooses the
+node itself. No placement group is made: inside one, vLLM would choose its Ray executor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Self
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tuner.config import EngineConfig
+from tuner.errors import TunerError
+from tuner.events import Observer, SlotPhase
+from tuner.job import Job
+from tuner.pools import Result
+from tuner.pools.host_process import Limits
+from tuner.pools.ray_cluster import connected, cores_of, first_line
+from tuner.pools.slots import Capacity, Held, Placement, place
+from tuner.pools.spec import HostSpec
+from tuner.pools.supervisor import ProcessId
+from tuner.pools.worker import IDLE, Place, SlotWorker
+from tuner.records import Cost, Faulted
+
+#: Seconds between two looks at what the slots do.
+_POLL_S = 1.0
+#: Seconds that an actor may take to be placed and started, on top of its job's limits.
+_ACTOR_START_S = 300.0
+#: Seconds until every process of ours must be gone after the actors are.
+_GONE_S = 15.0
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A live slot: its actor, and the job it runs."""
+
+    held: Held
+    actor: Any
+    job: Job | None = None
+    result: Any = None
+    overdue_at: float = 0.0
+    state: Any = None
+    next_poll_at: float = 0.0
+    phase: str = IDLE
+    supervisor: ProcessId | None = None
+
+
+@dataclass(slots=True)
+class RayPool:
+    """Runs jobs on Ray actors. See ``tuner.pools.Pool`` for the contract."""
+
+    spec: HostSpec
+    capacity: Capacity = field(default_factory=Capacity)
+    #: An existing cluster; None starts a Ray of our own on this machine, and ends it.
+    address: str | None = None
+    observer: Observer | None = None
+    limits: Limits = field(default_factory=Limits)
+    #: Seconds for engines to end by themselves when the pool is left.
+    stop_grace_s: float = 10.0
+    _slots: dict[int, _Slot] = field(default_factory=dict, init=False)
+    _supervisors: dict[ProcessId, str] = field(default_factory=dict, init=False)
+    _ending: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
+
+    def __enter__(self) -> Self:
+        """Connect to Ray, or start one. Raises TunerError where it cannot be used."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(connected(self.address, self.capacity))
+            stack.callback(self._stop_all)
+            units = sum(self._nodes().values())
+            if units == 0:
+                what = "cores" if self.capacity.cpus_per_engine else "GPUs"
+                raise TunerError(
+                    f"Ray has no {what} for one engine", "state gpus, or cpus for CPU engines"
+                )
+            self._ending = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop what runs, and end every process that the pool started."""
+        self._ending.close()
+
+    @property
+    def busy(self) -> int:
+        """Jobs submitted and not collected yet."""
+        return sum(slot.job is not None for slot in self._slots.values())
+
+    def has_room(self, gpus: int) -> bool:
+        """Whether a job that needs this many GPUs would start at once."""
+        return self._placement(EngineConfig(""), gpus) is not None
+
+    def submit(self, job: Job) -> None:
+        """Start a job on an idle or a new slot. Raises TunerError where there is no room."""
+        placement = self._placement(job.config, job.config.gpus)
+        if placement is None:
+            raise TunerError(f"no room for {job.config.gpus} GPUs", "ask has_room first")
+        for number in placement.release:
+            self._stop([self._slots.pop(number)])
+        if placement.new:
+            self._slots[placement.number] = self._new_slot(placement, job)
+        slot = self._slots[placement.number]
+        slot.held = replace(slot.held, busy=True, last=job.config)
+        slot.job = job
+        slot.overdue_at = time.monotonic() + self.limits.job_s(job) + _ACTOR_START_S
+        slot.result = slot.actor.run.remote(job)
+
+    def collect(self, timeout_s: float) -> Result | None:
+        """Wait for the next job to end; None when none has within the time, or none runs."""
+        ends = time.monotonic() + timeout_s
+        while running := [slot for slot in self._slots.values() if slot.job is not None]:
+            self._ask_states(running)
+            now = time.monotonic()
+            refs = [slot.result for slot in running]
+            refs += [slot.state for slot in running if slot.state is not None]
+            ready, _ = ray.wait(refs, num_returns=1, timeout=max(0.0, min(ends - now, _POLL_S)))
+            for slot in running:
+                if slot.result in ready:
+                    return self._result(slot)
+                if slot.state in ready:
+                    self._note_state(slot)
+                if now > slot.overdue_at:
+                    return self._lost(slot, "the worker gave no answer")
+            if now >= ends:
+                break
+        return None
+
+    def _placement(self, config: EngineConfig, gpus: int) -> Placement | None:
+        nodes = self._nodes()
+        for slot in list(self._slots.values()):
+            if slot.job is None and slot.held.node not in nodes:
+                del self._slots[slot.held.number]
+        held = [slot.held for slot in self._slots.values()]
+        return place(self.capacity, nodes, held, config, self.capacity.units(gpus))
+
+    def _nodes(self) -> dict[str, int]:
+        """Return the nodes alive and their units."""
+        return {
+            node["NodeID"]: self.capacity.of_node(node["Resources"])
+            for node in ray.nodes()
+            if node["Alive"]
+        }
+
+    def _new_slot(self, placement: Placement, job: Job) -> _Slot:
+        units = self.capacity.units(job.config.gpus)
+        cores = self.capacity.cpus_per_engine
+        before = [one for one, node in self._supervisors.items() if node == placement.node]
+        busy_here = {s.supervisor for s in self._slots.values()}
+        where = Place(
+            placement.number,
+            cores_of(placement.number, cores) if cores and self.address is None else (),
+            [one for one in before if one not in busy_here],
+        )
+        options = (
+            {"num_cpus": cores, "num_gpus": 0} if cores else {"num_cpus": 0, "num_gpus": units}
+        )
+        actor = (
+            ray.remote(SlotWorker)
+            .options(
+                **options,
+                max_concurrency=4,  # run, state and stop at one time
+                scheduling_strategy=NodeAffinitySchedulingStrategy(placement.node, soft=False),
+            )
+            .remote(self.spec, where, self.limits)
+        )
+        return _Slot(Held(placement.number, placement.node, units, busy=True), actor)
+
+    def _ask_states(self, running: Sequence[_Slot]) -> None:
+        now = time.monotonic()
+        for slot in running:
+            if slot.state is None and now >= slot.next_poll_at:
+                slot.state = slot.actor.state.remote()
+                slot.next_poll_at = now + _POLL_S
+
+    def _note_state(self, slot: _Slot) -> None:
+        ref, slot.state = slot.state, None
+        with contextlib.suppress(RayError):  # a dead actor shows in its result
+            phase, slot.supervisor = ray.get(ref)
+            if slot.supervisor is not None:
+                self._supervisors[slot.supervisor] = slot.held.node
+            self._tell(slot, phase)
+
+    def _tell(self, slot: _Slot, phase: str) -> None:
+        if phase != slot.phase and self.observer is not None:
+            trial = slot.job.number if slot.job else None
+            self.observer.on_event(SlotPhase(slot.held.number, trial, phase))
+        slot.phase = phase
+
+    def _result(self, slot: _Slot) -> Result:
+        try:
+            outcome, cost = ray.get(slot.result)
+        except RayError as error:
+            return self._lost(slot, f"{type(error).__name__}: {first_line(error)}")
+        job = self._idle(slot)
+        return job, outcome, replace(cost, gpus=self._gpus(slot))
+
+    def _lost(self, slot: _Slot, detail: str) -> Result:
+        """Give up a slot whose actor is dead or silent; its supervisor ends the engine."""
+        with contextlib.suppress(RayError):
+            ray.kill(slot.actor)
+        job = self._idle(slot)
+        del self._slots[slot.held.number]
+        return job, Faulted("worker_lost", detail), Cost(gpus=self._gpus(slot))
+
+    def _idle(self, slot: _Slot) -> Job:
+        assert slot.job is not None
+        job, slot.job, slot.result, slot.state = slot.job, None, None, None
+        slot.held = replace(slot.held, busy=False)
+        self._tell(slot, IDLE)
+        return job
+
+    def _gpus(self, slot: _Slot) -> int:
+        return slot.held.units if self.capacity.cpus_per_engine is None else 0
+
+    def _stop_all(self) -> None:
+        slots, self._slots = list(self._slots.values()), {}
+        self._stop(slots)
+        give_up = time.monotonic() + _GONE_S
+        while any(one.alive for one in self._supervisors) and time.monotonic() < give_up:
+            time.sleep(0.05)
+
+    def _stop(self, slots: Sequence[_Slot]) -> None:
+        """End these slots' engines within their grace, then their actors."""
+        stops = [slot.actor.stop.remote(self.stop_grace_s) for slot in slots]
+        if stops:
+            with contextlib.suppress(RayError):
+                ray.wait(stops, num_returns=len(stops), timeout=self.stop_grace_s + _GONE_S)
+        for slot in slots:
+            with contextlib.suppress(RayError):
+                ray.kill(slot.actor)

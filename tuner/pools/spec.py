@@ -1,0 +1,91 @@
+"""What an engine host needs to know before its first job, and how names become objects."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, cast
+
+from tuner.config import Json
+from tuner.engines import Launcher
+from tuner.errors import TunerError
+from tuner.job import Job
+from tuner.records import Cost, Outcome
+
+T = TypeVar("T")
+OnPhase = Callable[[str], None]
+Evaluate = Callable[[Job, Launcher, OnPhase], Awaitable[tuple[Outcome, Cost]]]
+
+#: Launchers by the name that a study file uses. Anything else is an import path.
+LAUNCHERS = {
+    "vllm": "tuner.engines.vllm:VllmLauncher",
+    "server": "tuner.engines.server:ServerLauncher",
+    "simulated": "tuner.engines.simulated:SimulatedLauncher",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpec:
+    """Which launcher a host uses, and the environment in which it starts."""
+
+    #: A name of ``LAUNCHERS`` or ``package.module:factory``.
+    launcher: str
+    #: Keyword arguments of the factory.
+    options: Mapping[str, Json] = field(default_factory=dict)
+    #: Variables set for the host and all that it starts.
+    env: Mapping[str, str] = field(default_factory=dict)
+    evaluate: str = "tuner.evaluate:evaluate"
+
+    def make_launcher(self) -> Launcher:
+        """Build the launcher. Raises TunerError for a name that leads nowhere."""
+        factory = imported(LAUNCHERS.get(self.launcher, self.launcher))
+        return cast(Launcher, factory(**self.options))
+
+    def load_evaluate(self) -> Evaluate:
+        """Return the coroutine function that turns a job into an outcome."""
+        return cast(Evaluate, imported(self.evaluate))
+
+
+def imported(path: str) -> Any:
+    """Return the object at ``package.module:name``. Raises TunerError where there is none."""
+    module, _, name = path.partition(":")
+    if not name:
+        known = ", ".join(LAUNCHERS)
+        raise TunerError(f"no engine kind {path!r}", f"use one of {known}, or 'module:factory'")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        hint = "check the name, and that its package is installed"
+        raise TunerError(f"cannot load {path!r}: {error}", hint) from error
+
+
+class RunLoop(Protocol):
+    """Runs coroutines to their end, one after another."""
+
+    def __call__(self, main: Coroutine[Any, Any, T], /) -> T:
+        """Run one coroutine and return its result."""
+
+
+@contextlib.contextmanager
+def loop_of(launcher: Launcher) -> Iterator[RunLoop]:
+    """Give the launcher's own way to run coroutines (``run``: virtual time), else one uvloop.
+
+    All coroutines share that loop, so that an engine may stay alive between jobs.
+    """
+    if hasattr(launcher, "run"):
+        yield cast(RunLoop, launcher.run)
+        return
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        yield runner.run
+
+
+async def closed(launcher: Launcher) -> None:
+    """End what a launcher keeps alive between jobs, if it keeps anything (``aclose``)."""
+    close = getattr(launcher, "aclose", None)
+    if close is not None:
+        await close()
