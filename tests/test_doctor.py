@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from tuner import doctor, doctor_place, machine
-from tuner.findings import Finding
+from tuner.doctor_findings import Finding
 from tuner.machine import Gpu, Imported
 
 GIB = 2**30

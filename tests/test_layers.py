@@ -20,6 +20,7 @@ RANKS = {
     "objectives": 4,
     "job": 3,
     "rules": 5,
+    "machine": 5,
     "engines": 5,
     "traces": 5,
     "events": 5,

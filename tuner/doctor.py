@@ -18,8 +18,8 @@ from rich.text import Text
 
 from tuner import machine
 from tuner.config import Json
+from tuner.doctor_findings import Finding, Level
 from tuner.doctor_place import check_model, check_port, check_storage, check_system, folders
-from tuner.findings import Finding, Level
 from tuner.machine import Gpu, Imported
 
 #: Companions of torch that come as wheels of their own and break when they do not match it.

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from tuner.findings import Finding, Level
+from tuner.doctor_findings import Finding, Level
 
 _GIB = 1 << 30
 #: Below this much free disk a study may not end well; below a tenth of it, it will not.
