@@ -1,0 +1,292 @@
+"""The parts of study and workload files: each a frozen value, checked by pydantic as it is read.
+
+``parse`` never raises: it notes every fault with its place, in our words.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, TypeVar, Union
+
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
+
+from tuner import study_values as values
+from tuner.config import Json
+from tuner.job import MEASURES, Deadlines
+from tuner.yaml_file import At, Tree, nearest
+
+T = TypeVar("T")
+
+_STRICT = ConfigDict(extra="forbid")
+_DEADLINES = Deadlines()
+
+Text = Annotated[str, BeforeValidator(values.text)]
+Flag = Annotated[bool, BeforeValidator(values.flag)]
+Real = Annotated[float, BeforeValidator(values.real)]
+Free = Annotated[Any, BeforeValidator(values.argument)]
+Given = Annotated[Any, BeforeValidator(values.given)]
+Count = Annotated[int, BeforeValidator(values.bounded(values.whole, at_least=1))]
+Natural = Annotated[int, BeforeValidator(values.bounded(values.whole, at_least=0))]
+Positive = Annotated[float, BeforeValidator(values.bounded(values.real, above=0))]
+Seconds = Annotated[float, BeforeValidator(values.bounded(values.real, at_least=0))]
+Share = Annotated[float, BeforeValidator(values.bounded(values.real, at_least=0, at_most=1))]
+Part = Annotated[float, BeforeValidator(values.bounded(values.real, at_least=0, at_most=0.9))]
+
+KINDS = ("vllm", "server", "simulated")
+SAMPLERS = ("tpe", "random", "qmc", "gp", "nsga2", "grid")
+
+
+def _words(*words: str) -> Any:
+    return Annotated[str, BeforeValidator(values.one_of(*words))]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """When a study ends: at the first of these. None: without that limit."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    trials: Count | None = None
+    minutes: Positive | None = None
+    gpu_hours: Positive | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StrategySection:
+    """What proposes configurations. ``startup``: trials before the sampler's model takes over."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    name: Text = "ride-along"
+    sampler: _words(*SAMPLERS) = "tpe"  # type: ignore[valid-type]
+    seed: Natural = 0
+    startup: Natural | None = None
+    options: dict[str, Free] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """How the front is confirmed: how many members (0: none), each measured how often."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    members: Natural = 5
+    repeats: Count = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RaySection:
+    """Where actors run. ``slots``: engines at once; ``gpus``: logical GPUs. None: what is there."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    address: Text | None = None
+    slots: Count | None = None
+    gpus: Natural | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What the study is for, where it is not the machine at hand. ``memory_gib``: per GPU."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    gpu: Text | None = None
+    gpus: Natural | None = None
+    memory_gib: Positive | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinesSection:
+    """Seconds after which we stop waiting; see ``job.Deadlines``."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    start_s: Positive = _DEADLINES.start_s
+    request_s: Positive = _DEADLINES.request_s
+    replay_s: Positive = _DEADLINES.replay_s
+    stall_s: Positive = _DEADLINES.stall_s
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSection:
+    """What runs a configuration. ``cpus``: cores per engine; ``options``: for its adapter."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    kind: _words(*KINDS) = "vllm"  # type: ignore[valid-type]
+    args: dict[str, Given] = field(default_factory=dict)
+    env: dict[str, Annotated[str, BeforeValidator(values.environment_value)]] = field(
+        default_factory=dict
+    )
+    cpus: Positive | None = None
+    deadlines: DeadlinesSection = field(default_factory=DeadlinesSection)
+    options: dict[str, Free] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectiveSection:
+    """One metric and its direction."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    metric: Text
+    direction: _words("maximize", "minimize")  # type: ignore[valid-type]
+
+
+@dataclass(frozen=True, slots=True)
+class ConstraintSection:
+    """A bound on one metric, in its base unit; ``_ms`` for a metric in seconds."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    metric: Text
+    max: Real | None = None
+    min: Real | None = None
+    max_ms: Real | None = None
+    min_ms: Real | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSection:
+    """A trace file. ``fetch`` says where to get it, for when it is missing."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    path: Text
+    format: Text | None = None
+    options: dict[str, Free] = field(default_factory=dict)
+    fetch: Text | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A slice of the trace. ``lead_in_s`` before it is sent, but not scored."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    duration_s: Positive
+    start_s: Seconds = 0.0
+    lead_in_s: Seconds = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Latency bounds of one class of requests, in milliseconds."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    ttft_ms: Positive | None = None
+    tpot_ms: Positive | None = None
+    itl_ms: Positive | None = None
+    e2e_ms: Positive | None = None
+
+    def seconds(self) -> dict[str, float]:
+        """Return the bounds that are set: metric -> seconds."""
+        names = ("ttft", "tpot", "itl", "e2e")
+        found = {name: getattr(self, f"{name}_ms") for name in names}
+        return {name: ms / 1000 for name, ms in found.items() if ms is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class SloSection(Bounds):
+    """Bounds of the default class and of others; ``attainment``: the share that must meet them."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    attainment: Share = 0.99
+    classes: dict[str, Bounds] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Warmup:
+    """Requests sent and discarded after an engine start."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    requests: Natural = 32
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSection:
+    """A workload file. ``held_out``: the share of the trace, at its end, kept for confirmation."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    name: Text | None = None
+    trace: TraceSection | None = None
+    synthetic: dict[str, Free] | None = None
+    window: Window | None = None
+    transforms: tuple[dict[str, Free], ...] = ()
+    measures: tuple[_words(*MEASURES), ...] = MEASURES  # type: ignore[valid-type]
+    slo: SloSection = field(default_factory=SloSection)
+    warmup: Warmup = field(default_factory=Warmup)
+    held_out: Part = 0.0
+    sessions: _words("partly-open", "open") = "partly-open"  # type: ignore[valid-type]
+    seed: Natural = 0
+
+
+def parse(section: type[T], tree: Tree, at: At) -> T | None:
+    """Return the value at ``at`` as a section, None after noting every fault of it."""
+    try:
+        parsed: T = TypeAdapter(section).validate_python(tree.get(at))
+    except ValidationError as error:
+        for fault in error.errors(include_url=False):
+            loc = tuple(step for step in fault["loc"] if step != "[key]")
+            tree.report(at + loc, _message(section, fault, loc))
+        return None
+    return parsed
+
+
+def _message(section: type, fault: Any, loc: At) -> str:
+    found = values.show(fault["input"])
+    match fault["type"]:
+        case "value_error":
+            return str(fault["ctx"]["error"])
+        case "missing":
+            return "is missing."
+        case "unexpected_keyword_argument":
+            known = keys_of(_section_at(section, loc[:-1]))
+            return f"unknown key.{nearest(str(loc[-1]), known)} Known: {', '.join(known)}."
+        case "dataclass_type" | "dict_type" | "mapping_type":
+            return f"needs a mapping (key: value), found {found}."
+        case "list_type" | "tuple_type":
+            return f"needs a list, found {found}."
+    return f"is not understood, found {found}."
+
+
+def keys_of(section: Any) -> list[str]:
+    """Return the keys that a section knows."""
+    return [item.name for item in dataclasses.fields(section)]
+
+
+def _section_at(section: Any, loc: At) -> Any:
+    """Follow the types from a section along ``loc`` to the section there."""
+    for step in loc:
+        section = _section_in(section)
+        if dataclasses.is_dataclass(section):
+            section = typing.get_type_hints(section)[str(step)]
+        else:
+            section = typing.get_args(section)[-1 if typing.get_origin(section) is dict else 0]
+    return _section_in(section)
+
+
+def _section_in(kind: Any) -> Any:
+    """Take ``X`` out of ``X | None``."""
+    if typing.get_origin(kind) in (Union, types.UnionType):
+        return next(arg for arg in typing.get_args(kind) if arg is not type(None))
+    return kind
+
+
+def as_json(section: Any) -> dict[str, Json]:
+    """Return a section as a file would have it: keys at their default are left out."""
+    out: dict[str, Json] = {}
+    for item in dataclasses.fields(section):
+        value = getattr(section, item.name)
+        default = (
+            item.default_factory()
+            if item.default_factory is not dataclasses.MISSING
+            else item.default
+        )
+        if value != default:
+            out[item.name] = _plain(value)
+    return out
+
+
+def _plain(value: Any) -> Json:
+    if dataclasses.is_dataclass(value):
+        return as_json(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value

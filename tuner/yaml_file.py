@@ -1,0 +1,133 @@
+"""YAML files: read with the place of every value, all faults collected; and written."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.scalarstring import SingleQuotedScalarString
+
+from tuner.config import Json
+from tuner.errors import Problem
+from tuner.yaml_file_nodes import Maker
+from tuner.yaml_file_tree import At, Place, Plain, Tree, dotted, nearest
+
+
+def read(path: Path) -> Tree:
+    """Read a file whose top level is a mapping. On any fault the value is {} and problems tell."""
+    name = os.path.normpath(path)
+    top = Place(name, path.parent)
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        return _broken(top, _unreadable(path, error))
+    tree = parse(text, top)
+    return tree if isinstance(tree.value, dict) else _not_a_mapping(top, tree)
+
+
+def parse(text: str, top: Place) -> Tree:
+    """Read YAML text that stands at ``top``."""
+    try:
+        node = YAML(typ="safe", pure=True).compose(text)
+    except YAMLError as error:
+        return _broken(top, *_explained(error, text))
+    maker = Maker(top, Tree(None, {(): top}))
+    maker.tree.value = None if node is None else maker.make(node, ())
+    maker.tree.places[()] = top
+    return maker.tree
+
+
+def _broken(top: Place, message: str, where: str = "") -> Tree:
+    return Tree({}, {(): top}, [Problem(top.file, where, message)])
+
+
+def _unreadable(path: Path, error: OSError | UnicodeDecodeError) -> str:
+    match error:
+        case FileNotFoundError():
+            return f"there is no such file.{_similar(path)}"
+        case IsADirectoryError():
+            return "is a directory: name the YAML file in it."
+        case UnicodeDecodeError():
+            return f"is not UTF-8 text (byte {error.start}): save it as UTF-8."
+    return f"cannot be read: {error.strerror}."
+
+
+def _not_a_mapping(top: Place, tree: Tree) -> Tree:
+    if tree.problems:
+        return Tree({}, {(): top}, tree.problems)
+    if tree.value is None:
+        return _broken(top, "is empty: it needs a mapping (key: value).")
+    kind = "a list" if isinstance(tree.value, list) else f"the value {tree.value!r}"
+    return _broken(top, f"needs a mapping (key: value) at the top level, found {kind}.")
+
+
+def _similar(path: Path) -> str:
+    try:
+        found = difflib.get_close_matches(path.name, os.listdir(path.parent), 1, 0.5)
+    except OSError:
+        return f" There is no directory {path.parent} either."
+    return f" Did you mean {os.path.normpath(path.parent / found[0])}?" if found else ""
+
+
+def _explained(error: YAMLError, text: str) -> tuple[str, str]:
+    """Return message and place of a syntax error."""
+    mark = getattr(error, "problem_mark", None)
+    what = str(getattr(error, "problem", None) or str(error).partition("\n")[0])
+    if mark is None:
+        position = getattr(error, "position", None)
+        line = None if position is None else text.count("\n", 0, position) + 1
+    else:
+        line = mark.line + 1
+    where = "" if line is None else f"line {line}"
+    if "'\\t'" in what:
+        return "a tab: YAML indents and separates with spaces.", where
+    if "another document" in what:
+        return "a second document ('---'): one file holds one.", where
+    if "special characters" in what:
+        return f"a character that YAML does not allow: {what}.", where
+    if "mapping values are not allowed" in what:
+        return "a ':' inside a value: quote the value, or begin a new line.", where
+    if "cannot start any token" in what:
+        return f"{what}: quote the value.", where
+    return f"is not valid YAML: {what}.", where
+
+
+def dump(content: Mapping[str, Json], quote: Callable[[str], bool]) -> str:
+    """Return YAML text. ``quote`` says which text would be read as something else."""
+    writer = YAML()
+    writer.width = 100
+    writer.allow_unicode = True
+    stream = io.StringIO()
+    writer.dump(_quoted(content, quote, top=True), stream)
+    return stream.getvalue()
+
+
+def _quoted(value: Json, quote: Callable[[str], bool], top: bool = False) -> Json:
+    """Quote where needed; write collections of scalars in one line."""
+    if isinstance(value, Mapping):
+        mapping = CommentedMap((key, _quoted(inner, quote)) for key, inner in value.items())
+        if (
+            not any(isinstance(inner, Mapping | list | tuple) for inner in value.values())
+            and not top
+        ):
+            mapping.fa.set_flow_style()
+        return mapping
+    if isinstance(value, list | tuple):
+        sequence = CommentedSeq(_quoted(inner, quote) for inner in value)
+        if not any(map(_nests, value)):
+            sequence.fa.set_flow_style()
+        return sequence
+    return SingleQuotedScalarString(value) if isinstance(value, str) and quote(value) else value
+
+
+def _nests(value: Json) -> bool:
+    return isinstance(value, Mapping | list | tuple)
+
+
+__all__ = ["At", "Place", "Plain", "Tree", "dotted", "dump", "nearest", "parse", "read"]
