@@ -47,11 +47,11 @@ class Ragged:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> Self:
-        """Pack rows of non-negative integers."""
+        """Pack rows (lists or arrays) of non-negative integers."""
         lengths = np.fromiter((len(row) for row in rows), np.int64, len(rows))
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        flat = np.fromiter((v for row in rows for v in row), np.int64, int(offsets[-1]))
-        return cls(offsets, flat)
+        filled = [np.asarray(row, np.int64) for row in rows if len(row)]
+        return cls(offsets, np.concatenate(filled) if filled else np.zeros(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -17,6 +17,19 @@ from tuner.traces.source import Head, Source, head_of
 FORMATS = {
     "own": "own",
     "azure": "azure",
+    "burstgpt": "burstgpt",
+    "mooncake": "mooncake",
+    "bailian": "bailian",
+    "ragpulse": "ragpulse",
+    "weka": "weka",
+    "servegen": "servegen",
+    "vidur": "vidur",
+    "splitwise": "splitwise",
+    "sharegpt": "sharegpt",
+    "timed_trace": "timed_trace",
+    "custom": "custom",
+    "otel": "otel",
+    "usage": "usage",
 }
 
 

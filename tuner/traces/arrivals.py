@@ -20,6 +20,15 @@ def draw(rng: Rng, spec: Json, count: int, rate_per_s: float) -> Any:
     return PROCESSES[name](rng, count, rate_per_s, **parameters)
 
 
+def invented(count: int, rate_per_s: float, seed: int) -> tuple[Any, str]:
+    """Return Poisson arrival times in seconds for rows that have none, and a note about it."""
+    if rate_per_s <= 0:
+        raise ValueError("rate_per_s must be > 0")
+    rng = np.random.Generator(np.random.Philox(seed))
+    note = f"arrivals are invented: Poisson, {rate_per_s:g} per second, seed {seed}"
+    return poisson(rng, count, rate_per_s), note
+
+
 def poisson(rng: Rng, count: int, rate_per_s: float) -> Any:
     """Independent users: exponential gaps, CV 1."""
     return np.cumsum(rng.exponential(1 / rate_per_s, count))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.trace import IntArray, Provenance, Ragged, Trace
+from tuner.trace import UNKNOWN_GAP, IntArray, Provenance, Ragged, Trace
 from tuner.traces.source import Source
 
 FloatArray = NDArray[np.floating[Any]]
@@ -40,6 +40,10 @@ class Draft:
     notes: tuple[str, ...] = ()
     #: Start the clock at the first arrival.
     rebase: bool = True
+    #: Each request of a session waits for the one before it.
+    chain: bool = False
+    #: Recorded microseconds from arrival to end per row, NaN where unknown: tells think times.
+    duration_us: Any = None
 
 
 def finish(
@@ -71,6 +75,8 @@ def finish(
         raise source.fail(f"no request can be used of {rows_read} rows read ({reasons or 'empty'})")
     trace = _build(draft, keep, arrival, prompt, output)
     trace, notes = _ordered_parents(trace, notes)
+    if draft.chain and trace.parents is not None:
+        notes += ("a turn waits for the turn before it in its session",)
     provenance = Provenance(
         source=source.path.name,
         format=fmt,
@@ -89,12 +95,38 @@ def _build(draft: Draft, keep: NDArray[np.bool_], arrival: Any, prompt: Any, out
         outputs = np.where(keep, output, 0).astype(np.int32)
     raw = Trace(times, prompts, outputs, **draft.columns)
     kept = raw.take(np.flatnonzero(keep))
+    if draft.chain and kept.session is not None:
+        duration = None if draft.duration_us is None else np.asarray(draft.duration_us)[keep]
+        parents, gap = chained(kept.arrival_us, kept.session, duration)
+        kept = replace(kept, parents=parents, gap_us=gap)
     start = int(kept.arrival_us.min())
     trace = Trace.build(kept.arrival_us, kept.prompt_tokens, kept.output_tokens, **_rest(kept))
     if not draft.rebase:
         trace = replace(trace, arrival_us=trace.arrival_us + start)
     step = draft.resolution_us or seen_resolution(trace.arrival_us)
     return replace(trace, resolution_us=step)
+
+
+def chained(arrival: Any, session: Any, duration: Any = None) -> tuple[Ragged, IntArray | None]:
+    """Return the row before each in its session as its parent, and the think time between.
+
+    A row that arrived a second or more before that one had ended did not wait for it: no parent.
+    Session -1 is none. Rows may be in any order; ties keep it.
+    """
+    order = np.lexsort((arrival, session))
+    same = (session[order][1:] == session[order][:-1]) & (session[order][1:] >= 0)
+    child, parent = order[1:][same], order[:-1][same]
+    gap = None
+    if duration is not None:
+        think = arrival[child] - arrival[parent] - duration[parent]
+        waited = ~(think <= -SECOND_US)
+        child, parent, think = child[waited], parent[waited], think[waited]
+        gap = np.full(len(arrival), UNKNOWN_GAP, np.int64)
+        gap[child] = np.where(np.isnan(think), UNKNOWN_GAP, np.rint(np.maximum(think, 0)))
+    counts = np.zeros(len(arrival), np.int64)
+    counts[child] = 1
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return Ragged(offsets, parent[np.argsort(child)].astype(np.int64)), gap
 
 
 def _rest(trace: Trace) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -15,6 +16,7 @@ from tuner.config import Json
 from tuner.errors import Problem, TraceError
 
 Row = Mapping[str, Json]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HEAD_CHARS = 1 << 20
 #: First bytes of a compressed file -> the codec's name in pyarrow. The extension is not asked.
 _CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -28,8 +30,8 @@ class Source:
     path: Path
 
     def fail(self, message: str, *, line: int | None = None, hint: str = "") -> TraceError:
-        """Return the error that blames ``line`` (1-based, blank lines counted) of this file."""
-        field = "" if line is None else f"line {line}"
+        """Return the error that blames ``line`` of this file (from 1, blank ones count)."""
+        field = f"line {line}" if line else ""
         return TraceError(Problem(str(self.path), field, message), hint)
 
     @property
@@ -113,6 +115,31 @@ class Source:
         except (TypeError, ValueError, OverflowError):
             shown = json.dumps(value)[:40]
             raise self.fail(f"{key}: expected a number, found {shown}", line=line) from None
+
+    def moment(self, row: Row, key: str, line: int) -> float:
+        """Return a wall-clock time as microseconds since 1970 UTC; NaN where it is missing.
+
+        Numbers are told apart by size: seconds below 1e11, then milliseconds, microseconds from
+        1e14, nanoseconds from 1e17. Text is such a number, or ISO 8601 (without zone: UTC).
+        """
+        value = row.get(key)
+        if isinstance(value, str) and any(sign in value[1:] for sign in "-:T"):
+            return self._iso(value, key, line)
+        number = self.number(row, key, line)
+        for limit, factor in ((1e11, 1e6), (1e14, 1e3), (1e17, 1.0)):
+            if not number >= limit:
+                return number * factor
+        return number / 1e3
+
+    def _iso(self, text: str, key: str, line: int) -> float:
+        try:
+            at = datetime.fromisoformat(text.strip())
+        except ValueError:
+            raise self.fail(f"{key}: {text[:40]!r} is not a time", line=line) from None
+        if at.tzinfo is None:
+            at = at.replace(tzinfo=UTC)
+        since = at - _EPOCH
+        return (since.days * 86_400 + since.seconds) * 1e6 + since.microseconds
 
     def ids(self, row: Row, key: str, line: int) -> list[int]:
         """Return ``row[key]`` as a list of integers >= 0; [] where it is missing or null."""

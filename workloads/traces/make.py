@@ -1,4 +1,4 @@
-"""Makes the traces of this folder anew: ``python workloads/traces/make.py``. Same bytes each time."""
+"""Makes the traces of this folder anew, byte for byte: ``python workloads/traces/make.py``."""
 
 from __future__ import annotations
 
