@@ -131,10 +131,18 @@ class DistinctSampler(BaseSampler):
         return left[int(self._random.integers(len(left)))]
 
     def _uniform(self) -> list[dict[str, Json]]:
-        uniform = optuna.samplers.RandomSampler(seed=int(self._random.integers(2**31)))
-        study = optuna.create_study(sampler=uniform)
-        params = (study.ask(self._distributions).params for _ in range(UNIFORM_DRAWS))
-        return [self._space.normalised(to_point(self._space, p)) for p in params]
+        return uniform_points(self._space, UNIFORM_DRAWS, self._random)
+
+
+def uniform_points(
+    space: SearchSpace, n: int, random: np.random.Generator
+) -> list[dict[str, Json]]:
+    """Return ``n`` points drawn evenly over every knob's domain, rules and repeats aside."""
+    uniform = optuna.samplers.RandomSampler(seed=int(random.integers(2**31)))
+    study = optuna.create_study(sampler=uniform)
+    distributions = {name: distribution(space, name) for name in space.names}
+    draws = (study.ask(distributions).params for _ in range(n))
+    return [space.normalised(to_point(space, params)) for params in draws]
 
 
 def listed(space: SearchSpace, allowed: Callable[[Point], bool]) -> list[dict[str, Json]] | None:

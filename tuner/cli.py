@@ -1,0 +1,182 @@
+"""The command line: each command is a thin function over a library call."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tuner.config import Json
+from tuner.errors import StoreError, StudyError, TunerError
+
+app = typer.Typer(
+    name="tuner",
+    help="Find the Pareto front of vLLM configurations for your model, GPU and recorded traffic.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+NO_FRONT, BAD_INPUT, INTERRUPTED = 1, 2, 130
+
+Study = Annotated[Path, typer.Argument(help="A study file.", show_default=False)]
+Results = Annotated[Path, typer.Argument(help="A study's results folder.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Change a value of the study file."),
+]
+
+
+@contextlib.contextmanager
+def errors_as_exit_codes() -> Iterator[None]:
+    """Print intended errors as people read them, and exit: 2 bad input, 1 else, 130 interrupted."""
+    try:
+        yield
+    except StudyError as error:
+        for problem in error.problems:
+            err.print(str(problem), style="red", markup=False, soft_wrap=True)
+        _hint(error)
+        raise typer.Exit(BAD_INPUT) from None
+    except TunerError as error:
+        err.print(str(error), style="red", markup=False, soft_wrap=True)
+        _hint(error)
+        raise typer.Exit(BAD_INPUT if isinstance(error, StoreError) else NO_FRONT) from None
+    except KeyboardInterrupt:
+        err.print("interrupted; run the same command again to resume")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _hint(error: TunerError) -> None:
+    if error.hint:
+        err.print(error.hint, markup=False, soft_wrap=True)
+
+
+def print_json(value: Json) -> None:
+    """Print one JSON document and nothing else."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+@app.command()
+def run(
+    study: Study,
+    out_dir: Annotated[
+        Path | None, typer.Option("--out", help="Results folder; default results/<name>.")
+    ] = None,
+    sets: Sets = None,
+    trials: Annotated[int | None, typer.Option(help="Budget of trials.", min=1)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a study, or resume it, until its budget is spent; then write front, presets, report."""
+    from tuner.cli_run import run_command
+
+    overrides = [*(sets or []), *([f"budget.trials={trials}"] if trials else [])]
+    with errors_as_exit_codes():
+        code = run_command(study, out_dir, overrides, as_json, _command())
+    raise typer.Exit(code)
+
+
+@app.command()
+def check(study: Study, sets: Sets = None, as_json: AsJson = False) -> None:
+    """Show what would be tried, what can never start and why, and what it will cost."""
+    from tuner.cli_check import check_command
+
+    with errors_as_exit_codes():
+        code = check_command(study, sets or [], as_json)
+    raise typer.Exit(code)
+
+
+@app.command()
+def front(folder: Results, as_json: AsJson = False) -> None:
+    """Print a study's front as a table."""
+    from tuner.finish import front_json
+    from tuner.report_table import front_table
+    from tuner.results import load_results
+
+    with errors_as_exit_codes():
+        results = load_results(folder)
+        if as_json:
+            print_json(front_json(results))
+        else:
+            presets = results.presets(results.provenance())
+            out.print(front_table(results.front, results.objectives, results.baselines, presets))
+    raise typer.Exit(0 if results.front else NO_FRONT)
+
+
+@app.command()
+def export(
+    folder: Results,
+    preset: Annotated[str | None, typer.Option(help="Only this preset.")] = None,
+    kind: Annotated[
+        str, typer.Option("--format", help="vllm, shell, compose or kubernetes.")
+    ] = "vllm",
+    to: Annotated[Path | None, typer.Option("--to", help="Folder to write to.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write presets in the format of a tool; `vllm` files are parsed back by vLLM itself."""
+    from tuner.finish import export_presets
+
+    with errors_as_exit_codes():
+        paths = export_presets(folder, preset, kind, to)
+        if as_json:
+            print_json({"written": [str(path) for path in paths]})
+        else:
+            for path in paths:
+                out.print(str(path), soft_wrap=True)
+
+
+@app.command()
+def report(folder: Results) -> None:
+    """Write a study's report again: one self-contained HTML file."""
+    from tuner.finish import write_study_report
+
+    with errors_as_exit_codes():
+        out.print(str(write_study_report(folder)), soft_wrap=True)
+
+
+@app.command()
+def dashboard(
+    folder: Results,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8080,
+) -> None:
+    """Open Optuna's dashboard on a study's storage."""
+    from tuner.dashboard import serve
+    from tuner.results import open_store
+
+    with errors_as_exit_codes():
+        serve(open_store(folder).study, host, port)
+
+
+@app.command()
+def doctor(
+    results: Annotated[Path, typer.Option(help="Where results are to be written.")] = Path(
+        "results"
+    ),
+    port: Annotated[int, typer.Option(help="Port of the dashboard.")] = 8080,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is installed, what is missing or broken, and what to do about it."""
+    from tuner import doctor as looks
+
+    with errors_as_exit_codes():
+        findings = looks.diagnose(looks.Targets(results=results, port=port))
+        if as_json:
+            print_json(looks.to_json(findings))
+        else:
+            out.print(looks.render(findings))
+    raise typer.Exit(1 if looks.worst(findings) == "error" else 0)
+
+
+def _command() -> str:
+    return shlex.join(["tuner", *sys.argv[1:]])

@@ -1,0 +1,106 @@
+"""``tuner run``: run or resume a study and say what came out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tuner.cli import INTERRUPTED, NO_FRONT, err, out, print_json
+from tuner.config import Json
+from tuner.events import Observer
+from tuner.finish import Taken, write_all
+from tuner.progress import Lines, LiveDisplay
+from tuner.records import Dominated, Faulted, Infeasible, Measured
+from tuner.remedies import remedy
+from tuner.report_table import front_table
+from tuner.report_text import seconds
+from tuner.results import StudyResults, load_results
+from tuner.runner import Surroundings, run_study
+from tuner.signals import interruptible
+from tuner.study import StudySpec, load_study
+from tuner.tune import StopRequest, failures
+
+
+def run_command(
+    study: Path, out_dir: Path | None, overrides: Sequence[str], as_json: bool, command: str
+) -> int:
+    """Run a study file; return the exit code."""
+    spec = load_study(study, overrides)
+    folder = out_dir or Path("results") / spec.name
+    console = err if as_json else out
+    stop = StopRequest()
+    with _watching(spec, as_json) as observer:
+        around = Surroundings(folder, [observer], stop)
+        with interruptible(stop, console.print):
+            run_study(spec, around)
+    results = load_results(folder)
+    taken = write_all(folder, command)
+    if as_json:
+        print_json(summary(results, taken))
+    else:
+        _tell(results, taken)
+    if stop.requested:
+        return INTERRUPTED
+    return 0 if results.front else NO_FRONT
+
+
+@contextlib.contextmanager
+def _watching(spec: StudySpec, as_json: bool) -> Iterator[Observer]:
+    """Give a live display on a terminal, plain lines elsewhere (to stderr beside JSON)."""
+    console = err if as_json else out
+    if console.is_terminal:
+        with LiveDisplay(console, spec.objectives) as display:
+            yield display
+    else:
+        yield Lines(console, spec.objectives)
+
+
+def summary(results: StudyResults, taken: Taken) -> dict[str, Json]:
+    """Return what ``tuner run --json`` prints."""
+    kinds = {"measured": Measured, "infeasible": Infeasible, "faulted": Faulted}
+    costs = [record.cost for record in results.records]
+    return {
+        "trials": {
+            name: sum(isinstance(r.outcome, kind) for r in results.records)
+            for name, kind in {**kinds, "dominated": Dominated}.items()
+        },
+        "starts": sum(cost.start_s > 0 for cost in costs),
+        "reconfigures": sum(cost.reconfigure_s > 0 for cost in costs),
+        "seconds": {
+            kind: sum(getattr(cost, f"{kind}_s") for cost in costs)
+            for kind in ("start", "reconfigure", "replay", "other")
+        },
+        "front": None if taken.front is None else str(taken.front),
+        "presets": [str(path) for path in taken.presets],
+        "report": str(taken.report),
+    }
+
+
+def _tell(results: StudyResults, taken: Taken) -> None:
+    told = summary(results, taken)
+    spent, trials = told["seconds"], told["trials"]
+    presets = results.presets(results.provenance())
+    if results.front:
+        out.print(front_table(results.front, results.objectives, results.baselines, presets))
+    else:
+        out.print("no configuration gave a result", style="red")
+    _tell_failures(results)
+    counted = ", ".join(f"{n} {name}" for name, n in trials.items() if n)
+    shares = ", ".join(f"{kind} {seconds(s)}" for kind, s in spent.items() if s)
+    out.print(f"trials    {counted}; {told['starts']} engine starts; {shares}")
+    for path in taken.presets:
+        out.print(f"preset    {_short(path)}", soft_wrap=True)
+    out.print(f"report    {_short(taken.report)}", soft_wrap=True)
+    out.print(f"dashboard tuner dashboard {_short(results.folder)}", soft_wrap=True)
+
+
+def _tell_failures(results: StudyResults) -> None:
+    for reason, n in failures(results.records).most_common():
+        out.print(f"{n} x {reason}: {remedy(reason)}", style="yellow", soft_wrap=True)
+
+
+def _short(path: Path) -> str:
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

@@ -1,0 +1,123 @@
+"""From stored results to what people take away: front.csv, presets, the report."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tuner import exports
+from tuner.config import Json
+from tuner.engines.vllm_check import Checker
+from tuner.errors import Problem, StudyError
+from tuner.exports import Parse
+from tuner.presets import Preset, Provenance
+from tuner.records import TrialRecord
+from tuner.report import write_report
+from tuner.results import StudyResults, load_results
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a finished study wrote."""
+
+    front: Path | None
+    presets: Sequence[Path]
+    report: Path
+
+
+def write_all(folder: Path, command: str) -> Taken:
+    """Write front.csv, the presets and the report of a study's folder.
+
+    Without a front there are no presets and no front.csv; the report says why.
+    """
+    results = load_results(folder)
+    provenance = results.provenance(command, _now())
+    presets = results.presets(provenance)
+    front: Path | None = None
+    written: list[Path] = []
+    if presets:
+        front = folder / "front.csv"
+        results.front_frame().to_csv(front, index=False)
+        with _parser(provenance) as parse:
+            written = exports.write(presets, folder / "presets", parse)
+    return Taken(front, written, _report(results, presets, provenance))
+
+
+def export_presets(folder: Path, name: str | None, kind: str, to: Path | None) -> list[Path]:
+    """Write one or all presets of a study's folder in a format; return the files.
+
+    Raises StudyError for a name or format that there is not.
+    """
+    results = load_results(folder)
+    provenance = results.provenance(date=_now())
+    presets = results.presets(provenance)
+    _known("--format", kind, list(exports.EXPORTERS))
+    if name is not None:
+        _known("--preset", name, [preset.name for preset in presets])
+        presets = [preset for preset in presets if preset.name == name]
+    if not presets:
+        raise StudyError(Problem(str(folder), "", "the study has no front yet, so no presets."))
+    with _parser(provenance) if kind == "vllm" else contextlib.nullcontext() as parse:
+        return exports.write(presets, to or folder / "presets", parse, kind)
+
+
+def write_study_report(folder: Path) -> Path:
+    """Write the report of a study's folder; return its path."""
+    results = load_results(folder)
+    provenance = results.provenance(date=_now())
+    return _report(results, results.presets(provenance), provenance)
+
+
+def front_json(results: StudyResults) -> dict[str, Json]:
+    """Return the front and the baselines for machines."""
+    presets = results.presets(results.provenance())
+    names = {preset.trial: preset.name for preset in reversed(presets)}
+    metrics = [objective.metric for objective in results.objectives]
+
+    def rows(records: Sequence[TrialRecord]) -> list[dict[str, Json]]:
+        return [
+            {
+                "trial": record.number,
+                "name": names.get(record.number) or record.config.label,
+                "config": record.config.to_json(),
+                "scores": dict(zip(metrics, record.scores or (), strict=True)),
+                "interval": None,
+            }
+            for record in records
+        ]
+
+    return {
+        "study": results.name,
+        "objectives": [{"metric": o.metric, "direction": o.direction} for o in results.objectives],
+        "members": rows(results.front),
+        "baselines": rows(results.baselines),
+    }
+
+
+def _report(results: StudyResults, presets: Sequence[Preset], provenance: Provenance) -> Path:
+    path = results.folder / "report.html"
+    write_report(path, results, presets, provenance)
+    return path
+
+
+@contextlib.contextmanager
+def _parser(provenance: Provenance) -> Iterator[Parse | None]:
+    """Give vLLM's own parser, None for a simulated study."""
+    if provenance.simulated:
+        yield None
+        return
+    with Checker() as checker:
+        yield checker.parse_config_file
+
+
+def _known(field: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        there = ", ".join(known) or "none"
+        raise StudyError(Problem("", field, f"there is no {value!r}; there is: {there}"))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

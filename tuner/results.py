@@ -1,0 +1,124 @@
+"""Results of a study, read back from its folder: what tables, exports and report are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from tuner import machine
+from tuner.config import Json, digest
+from tuner.errors import Problem, StoreError, StudyError
+from tuner.objectives import Constraint, Objective
+from tuner.presets import Preset, Provenance, choose, default_baseline, is_baseline
+from tuner.records import Measured, TrialRecord
+from tuner.report_table import front_rows
+from tuner.store import Store, sqlite_url
+from tuner.tune import front
+from tuner.yaml_file import read
+
+
+@dataclass(frozen=True, slots=True)
+class StudyResults:
+    """Everything a finished (or running) study has stored."""
+
+    folder: Path
+    name: str
+    objectives: tuple[Objective, ...]
+    constraints: tuple[Constraint, ...]
+    records: tuple[TrialRecord, ...]
+    definition: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def front(self) -> list[TrialRecord]:
+        """The feasible trials that no other one dominates."""
+        return front(self.records, self.objectives)
+
+    @property
+    def baselines(self) -> list[TrialRecord]:
+        """The measured baselines."""
+        return [r for r in self.records if is_baseline(r) and r.scores is not None]
+
+    def presets(self, provenance: Provenance) -> list[Preset]:
+        """Return the front's named members."""
+        return choose(self.front, self.objectives, provenance, default_baseline(list(self.records)))
+
+    def provenance(self, command: str = "", date: str = "") -> Provenance:
+        """Return where the numbers come from, as the trials' engines and this machine say."""
+        facts: Mapping[str, Json] = next(
+            (r.outcome.measurement.facts for r in self.records if isinstance(r.outcome, Measured)),
+            {},
+        )
+        versions = machine.versions()
+        if "version" in facts:
+            versions["vllm"] = str(facts["version"])
+        return Provenance(
+            study=self.name,
+            definition_digest=digest(dict(self.definition)),
+            workload=str(facts.get("workload", "")),
+            workload_digest=str(facts.get("workload_digest", "")),
+            trace_digest=str(facts.get("trace_digest", "")),
+            versions=versions,
+            hardware={**machine.hardware(), "device": facts.get("device")},
+            command=command,
+            date=date,
+            simulated=bool(facts.get("simulated", False)),
+        )
+
+    def front_frame(self) -> pd.DataFrame:
+        """Return one row per baseline and front member, times in milliseconds."""
+        presets = self.presets(self.provenance())
+        return pd.DataFrame(front_rows(self.front, self.objectives, self.baselines, presets))
+
+    def trials_frame(self) -> pd.DataFrame:
+        """Return one row per trial: outcome, scores, cost, knobs; base units."""
+        return pd.DataFrame([_row(record, self.objectives) for record in self.records])
+
+
+def _row(record: TrialRecord, objectives: tuple[Objective, ...]) -> dict[str, Json]:
+    scores = record.scores or (None,) * len(objectives)
+    return {
+        "trial": record.number,
+        "outcome": type(record.outcome).__name__.lower(),
+        "reason": getattr(record.outcome, "reason", None),
+        "label": record.config.label or None,
+        **{objective.metric: s for objective, s in zip(objectives, scores, strict=True)},
+        "start_s": record.cost.start_s,
+        "reconfigure_s": record.cost.reconfigure_s,
+        "replay_s": record.cost.replay_s,
+        "other_s": record.cost.other_s,
+        "gpus": record.cost.gpus,
+        **record.point,
+    }
+
+
+def open_store(folder: Path) -> Store:
+    """Open the study of a results folder to read it.
+
+    Raises StudyError where the folder holds none, StoreError where its storage does not.
+    """
+    file = folder / "study.yaml"
+    if not file.is_file():
+        raise StudyError(
+            Problem(str(folder), "", "holds no study.yaml: this is not a folder of results."),
+            "`tuner run STUDY.yaml` makes one under results/",
+        )
+    study = read(file).value
+    if study.get("storage") is None and not (folder / "study.db").is_file():
+        raise StoreError(f"{folder} holds no study.db", "run or resume the study with `tuner run`")
+    return Store.load(str(study.get("storage") or sqlite_url(folder)), str(study["name"]))
+
+
+def load_results(folder: str | Path) -> StudyResults:
+    """Read the results of a study from its folder."""
+    store = open_store(Path(folder))
+    return StudyResults(
+        Path(folder),
+        store.study.study_name,
+        store.objectives,
+        store.constraints,
+        tuple(store.records()),
+        store.study.user_attrs.get("definition", {}),
+    )

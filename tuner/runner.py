@@ -1,0 +1,202 @@
+"""A study from its file to its end: the parts are made here, and handed to the loop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tuner import machine
+from tuner.config import EngineConfig, Json, canonical
+from tuner.engines.vllm_check import Checker, Verdict
+from tuner.errors import Problem, StudyError
+from tuner.events import Notice, Observer
+from tuner.job import Workload
+from tuner.pools import Pool
+from tuner.presets import BASELINE, DEFAULT_BASELINE
+from tuner.records import Infeasible
+from tuner.store import Store, sqlite_url
+from tuner.strategies.plain import KnownGood, Plain
+from tuner.study import StudySpec
+from tuner.study_arguments import argument_problems
+from tuner.tune import Check, Loop, StopRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What comes from outside of a study: where it writes, who watches, who may stop it."""
+
+    folder: Path
+    observers: Sequence[Observer] = ()
+    stop: StopRequest = field(default_factory=StopRequest)
+    #: Compile and kernel caches that outlive a study.
+    cache: Path = field(default_factory=lambda: Path.home() / ".cache" / "vllm-tuner")
+
+    def say(self, message: str) -> None:
+        """Tell the observers one sentence."""
+        for observer in self.observers:
+            observer.on_event(Notice(message))
+
+
+def run_study(spec: StudySpec, around: Surroundings) -> str:
+    """Run or resume a study; return why it ended. What it found is in its folder and storage.
+
+    Raises StudyError for input that is wrong and StoreError for results of another study, both
+    before any engine starts.
+    """
+    workload = spec.workload()
+    for warning in spec.warnings:
+        around.say(warning)
+    with contextlib.ExitStack() as stack:
+        checker = stack.enter_context(checking(spec))
+        known = [] if checker is None else known_good(spec, checker, workload)
+        store = _store(spec, around.folder)
+        strategy = _strategy(spec, store, known)
+        pool = stack.enter_context(_pool(spec, around))
+        loop = Loop(
+            spec.name,
+            store,
+            strategy,
+            pool,
+            refusing(checker, workload),
+            workload,
+            spec.engine.deadlines,
+            spec.budget,
+            around.folder,
+            repeats=spec.repeats,
+            on_gpus=on_gpus(spec),
+            observers=around.observers,
+            stop=around.stop,
+        )
+        return loop.run()
+
+
+@contextlib.contextmanager
+def checking(spec: StudySpec) -> Iterator[Checker | None]:
+    """Give a checker of the installed vLLM, None for a simulated engine.
+
+    Raises StudyError for engine arguments that the installed vLLM does not know.
+    """
+    if spec.engine.kind == "simulated":
+        yield None
+        return
+    with Checker() as checker:
+        problems = argument_problems(spec, checker.arguments())
+        if problems:
+            raise StudyError(problems, f"names are those of the installed vLLM {checker.version}")
+        yield checker
+
+
+def known_good(spec: StudySpec, checker: Checker, workload: Workload) -> list[KnownGood]:
+    """Return the configurations to measure first, each different from those before it.
+
+    vLLM's own defaults, its performance modes where the version has them, the study's baselines.
+    Raises StudyError where the defaults can never run: then nothing of the study can be compared.
+    """
+    modes = [
+        (f"{BASELINE} --performance-mode {mode}", {"performance_mode": mode})
+        for mode in checker.performance_modes()
+    ]
+    named = [(f"{BASELINE} {b.name}", dict(b.arguments)) for b in spec.baselines]
+    seen: set[str] = set()
+    found: list[KnownGood] = []
+    for label, arguments in [(DEFAULT_BASELINE, {}), *modes, *named]:
+        verdict = checker.check(spec.base.with_args(arguments), spec.space.names)
+        refused = _refusal(verdict, workload)
+        if refused is not None and label == DEFAULT_BASELINE:
+            what = (
+                f"the study's own engine arguments cannot run: {refused.reason}: {refused.detail}"
+            )
+            raise StudyError(Problem("", "engine.args", what))
+        effective = {k: v for k, v in verdict.effective.items() if k != "performance_mode"}
+        if refused is None and canonical(effective) not in seen:
+            seen.add(canonical(effective))
+            found.append(KnownGood(label, arguments, verdict.effective))
+    return found
+
+
+def on_gpus(spec: StudySpec) -> bool:
+    """Whether the study's engines run on GPUs: not with the CPU build of vLLM, nor simulated."""
+    if spec.engine.kind == "simulated" or spec.engine.cpus is not None:
+        return False
+    return spec.ray.address is not None or bool(machine.gpus())
+
+
+def refusing(checker: Checker | None, workload: Workload) -> Check:
+    """Return the check that needs no engine; without a checker it refuses nothing."""
+
+    def check(config: EngineConfig) -> Infeasible | None:
+        return None if checker is None else _refusal(checker.check(config), workload)
+
+    return check
+
+
+def _refusal(verdict: Verdict, workload: Workload) -> Infeasible | None:
+    if not verdict.ok:
+        return Infeasible(verdict.reason, verdict.detail)
+    limit, longest = verdict.effective.get("max_model_len"), workload.longest_tokens
+    if isinstance(limit, int) and longest > limit:
+        detail = f"the longest request needs {longest} tokens, max_model_len is {limit}"
+        return Infeasible("model_too_long", detail)
+    return None
+
+
+def _store(spec: StudySpec, folder: Path) -> Store:
+    folder.mkdir(parents=True, exist_ok=True)
+    url = spec.storage or sqlite_url(folder)
+    store = Store.open(url, spec.name, spec.objectives, spec.constraints, spec.definition())
+    (folder / "study.yaml").write_text(spec.resolved())
+    store.reap()
+    return store
+
+
+def _strategy(spec: StudySpec, store: Store, known: Sequence[KnownGood]) -> Plain:
+    section, trials = spec.strategy, spec.budget.trials
+    sampler = section.sampler
+    size = spec.space.size_bound
+    if trials is not None and size is not None and size <= trials:
+        sampler = "grid"
+    new = not store.study.get_trials(deepcopy=False)
+    strategy = Plain(store, spec.space, spec.base, sampler, section.seed, trials)
+    for one in known if new else ():
+        strategy.enqueue(one)
+    return strategy
+
+
+def _pool(spec: StudySpec, around: Surroundings) -> contextlib.AbstractContextManager[Pool]:
+    options: dict[str, Json] = dict(spec.engine.options)
+    teller = _Teller(around.observers)
+    if spec.engine.kind == "simulated":
+        from tuner.engines.simulated import SimulatedCosts, SimulatedLauncher
+        from tuner.evaluate import evaluate
+        from tuner.pools.inline import InlinePool
+
+        launcher = SimulatedLauncher(SimulatedCosts(**options))
+        return InlinePool(launcher, evaluate, spec.ray.slots or 1, observer=teller)
+    from tuner.engines.vllm import base_env
+    from tuner.pools.ray import RayPool
+    from tuner.pools.slots import Capacity
+    from tuner.pools.spec import HostSpec
+
+    gpu = on_gpus(spec)
+    cores = None if gpu else int(spec.engine.cpus or len(os.sched_getaffinity(0)))
+    env = {**base_env(around.cache, device="cuda" if gpu else "cpu"), **spec.base.env}
+    return RayPool(
+        HostSpec(spec.engine.kind, options, env),
+        Capacity(spec.ray.gpus, spec.ray.slots, cores),
+        spec.ray.address,
+        observer=teller,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Teller:
+    """Passes a pool's events on to all observers."""
+
+    observers: Sequence[Observer]
+
+    def on_event(self, event: object) -> None:
+        for observer in self.observers:
+            observer.on_event(event)  # type: ignore[arg-type]
