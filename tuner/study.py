@@ -34,7 +34,10 @@ class EngineSpec:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A configuration to beat: arguments on top of ``StudySpec.base``, without the space's own."""
+    """A configuration to beat: arguments on top of ``StudySpec.base``, without the space's own.
+
+    vLLM's defaults and its performance modes are baselines of every study and not listed.
+    """
 
     name: str
     arguments: Mapping[str, Json] = field(default_factory=dict)
@@ -108,7 +111,7 @@ def load_study(path: str | Path, overrides: Sequence[str] = ()) -> StudySpec:
         raise StudyError(tree.problems)
     spec = StudyReader(tree, Path(path).stem).read()
     if tree.problems or spec is None:
-        raise StudyError(tree.problems)
+        raise StudyError(dict.fromkeys(tree.problems))
     return spec
 
 

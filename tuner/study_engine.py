@@ -20,12 +20,6 @@ MODEL_ARGS = (
     "trust_remote_code", "skip_tokenizer_init", "hf_overrides", "config_format",
 )  # fmt: skip
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-#: Baseline name -> its arguments. vLLM's "balanced" mode is its default.
-MODES = {
-    "defaults": {},
-    "throughput": {"performance_mode": "throughput"},
-    "interactivity": {"performance_mode": "interactivity"},
-}
 #: Keys of a ``vllm serve --config`` file that are no business of a trial.
 _NOT_OURS = ("model", "model_tag", "config", "host", "port", "uds", "api_key", "served_model_name")
 
@@ -45,7 +39,8 @@ class ArgumentReader:
             for key, value in model.items():
                 if key not in ("path", "name"):
                     self._argument(arguments, ("model", key), value, MODEL_ARGS)
-        for key, value in (engine.args if engine else {}).items():
+        written = engine.args if engine else self.tree.get(("engine", "args"))
+        for key, value in (written if isinstance(written, dict) else {}).items():
             self._argument(arguments, ("engine", "args", key), value, None)
         return arguments
 
@@ -66,7 +61,7 @@ class ArgumentReader:
                 arguments[name] = given(value)
             except ValueError as error:
                 self.tree.report(at, str(error))
-            self.ways[name] = at
+            self.ways.setdefault(name, at)
 
     def model(self) -> str:
         """Return the model's absolute path or its name on the hub, '' where it is at fault."""
@@ -117,10 +112,8 @@ class ArgumentReader:
         return str(path)
 
     def baselines(self) -> tuple[Baseline, ...]:
-        """Return what is to be beaten: by default vLLM's defaults and its performance modes."""
-        listed = self.tree.get(("baselines",))
-        if listed is None:
-            return tuple(Baseline(name, arguments) for name, arguments in MODES.items())
+        """Return the user's own baselines, as ``{name: current, config: current.yaml}``."""
+        listed = self.tree.get(("baselines",)) or []
         if not isinstance(listed, list):
             self.tree.report(("baselines",), f"needs a list, found {show(listed)}.")
             return ()
@@ -134,41 +127,39 @@ class ArgumentReader:
         return tuple(out)
 
     def _baseline(self, at: At, item: Json) -> Baseline | None:
-        if isinstance(item, str):
-            if item in MODES:
-                return Baseline(str(item), MODES[item])
-            self.tree.report(
-                at,
-                f"needs one of {', '.join(MODES)}, or {{name, args}}; found {show(item)}."
-                f"{nearest(item, MODES)}",
-            )
-            return None
         if not isinstance(item, dict):
-            self.tree.report(at, f"needs a name or a mapping, found {show(item)}.")
+            self.tree.report(at, f"needs {{name, args}} or {{name, config}}, found {show(item)}.")
             return None
         keys = ("name", "args", "config")
         for key in item.keys() - set(keys):
             self.tree.report((*at, key), f"unknown key.{nearest(key, keys)}")
-        if not isinstance(item.get("name"), str):
-            self.tree.report((*at, "name"), "a baseline needs a name.")
-            return None
         arguments: dict[str, Json] = {}
         for way, args in self._baseline_args(at, item):
             for key, value in args.items():
                 self._argument(arguments, (*way, key), value, None)
-        return Baseline(str(item["name"]), arguments)
+        try:
+            return Baseline(text(item.get("name")), arguments)
+        except ValueError as error:
+            self.tree.report((*at, "name"), str(error))
+            return None
 
     def _baseline_args(self, at: At, item: Mapping[str, Json]) -> list[tuple[At, dict[str, Json]]]:
-        """Return the arguments written here, or in a ``vllm serve --config`` file."""
-        if isinstance(item.get("config"), str):
-            part = read(self.tree.place((*at, "config")).base / item["config"])
+        """Return the arguments written here, and those in a ``vllm serve --config`` file."""
+        out: list[tuple[At, dict[str, Json]]] = []
+        if "config" in item:
+            way = (*at, "config")
+            try:
+                part = read(self.tree.place(way).base / text(item["config"]))
+            except ValueError as error:
+                self.tree.report(way, str(error))
+                return []
             for key in list(part.value):
                 if key.replace("-", "_") in _NOT_OURS:
                     del part.value[key]
-            self.tree.graft((*at, "config"), part)
-            return [((*at, "config"), part.value)]
+            self.tree.graft(way, part)
+            out.append((way, part.value))
         args = item.get("args", {})
-        if not isinstance(args, dict):
-            self.tree.report((*at, "args"), f"needs a mapping (key: value), found {show(args)}.")
-            return []
-        return [((*at, "args"), args)]
+        if isinstance(args, dict):
+            return [*out, ((*at, "args"), args)]
+        self.tree.report((*at, "args"), f"needs a mapping (key: value), found {show(args)}.")
+        return out
