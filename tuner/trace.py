@@ -46,7 +46,7 @@ class Ragged:
     values: IntArray
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]]) -> Self:
+    def of(cls, rows: Sequence[Sequence[int] | IntArray]) -> Self:
         """Pack rows (lists or arrays) of non-negative integers."""
         lengths = np.fromiter((len(row) for row in rows), np.int64, len(rows))
         offsets = np.concatenate([[0], np.cumsum(lengths)])

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tuner.trace import IntArray, Trace
+
+Hashes = NDArray[np.uint64]
 
 #: A leading block that this share of requests has (a common system prompt) tells nobody apart.
 UNIVERSAL_SHARE = 0.9
@@ -65,9 +68,36 @@ def prefix_groups(trace: Trace) -> IntArray:
 
 
 def hashed_share(groups: IntArray, seed: int) -> Any:
-    """Return a number in [0, 1) per group number: the same on every machine (SplitMix64)."""
-    mixed = groups.astype(np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15 + 1) % 2**64)
+    """Return a number in [0, 1) per group number: the same on every machine."""
+    salted = groups.astype(np.uint64) + np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
+    return (mixed(salted) >> np.uint64(11)).astype(np.float64) / 2.0**53
+
+
+def mixed(values: Any) -> Hashes:
+    """Return a 64-bit hash of each integer (the finisher of SplitMix64)."""
+    out = np.asarray(values).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    mixed ^= mixed >> np.uint64(31)
-    return (mixed >> np.uint64(11)).astype(np.float64) / 2.0**53
+        out = (out ^ (out >> np.uint64(shift))) * np.uint64(factor)
+    done: Hashes = out ^ (out >> np.uint64(31))
+    return done
+
+
+def share_too_early(trace: Trace, slowdown: float = 1.0) -> float | None:
+    """Return the share of turns that recorded times would send before their parent has ended.
+
+    ``slowdown``: how many times as long as at the source a request takes here. A parent's duration
+    at the source is what lies between its arrival and its child's, less the think time; turns
+    whose think time is unknown do not count. None where none is known.
+    """
+    if trace.parents is None or trace.gap_us is None:
+        return None
+    child = np.repeat(np.arange(len(trace)), np.diff(trace.parents.offsets))
+    last = trace.parents.offsets[1:][child] - 1
+    single = np.arange(len(child)) == last
+    known = single & (trace.gap_us[child] >= 0)
+    if not known.any():
+        return None
+    child, parent = child[known], trace.parents.values[known]
+    apart = trace.arrival_us[child] - trace.arrival_us[parent]
+    duration = np.maximum(apart - trace.gap_us[child], 0)
+    return float(np.mean(duration * slowdown > apart))

@@ -51,7 +51,7 @@ def read(
         failed=status,
         columns=columns,
         resolution_us=int(meta.get("resolution_us", 0)),
-        notes=(*notes, *meta.get("notes", ())),
+        notes=(*notes, *_origin(meta), *meta.get("notes", ())),
         rebase=not meta,
     )
     return _with_meta(source, finish(source, "own", draft, zero_output=zero_output), meta)
@@ -65,6 +65,12 @@ def _meta(source: Source) -> dict[str, Json]:
     if not isinstance(meta, dict) or meta.get("schema") != SCHEMA:
         raise Source(path).fail(f"schema: expected {SCHEMA!r}")
     return meta
+
+
+def _origin(meta: dict[str, Json]) -> tuple[str, ...]:
+    source = meta.get("source") or {}
+    name = " ".join(str(source[key]) for key in ("format", "file") if source.get(key))
+    return (f"made from: {name}",) if name and source.get("format") != "own" else ()
 
 
 def meta_path(path: Path) -> Path:

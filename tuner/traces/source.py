@@ -55,7 +55,7 @@ class Source:
 
     def files(self) -> list[Path]:
         """Return the file itself, or the folder's ``*.json`` files by name."""
-        return sorted(self.path.glob("*.json")) if self.path.is_dir() else [self.path]
+        return sorted(self.path.rglob("*.json")) if self.path.is_dir() else [self.path]
 
     def open(self) -> IO[bytes]:
         """Open the content as bytes, decompressed where the first bytes say so."""

@@ -159,19 +159,20 @@ STEPS: dict[str, Callable[..., Trace]] = {
 }
 
 
-def apply(trace: Trace, steps: Sequence[Mapping[str, Json]]) -> Trace:
+def apply(trace: Trace, steps: Sequence[Mapping[str, Json]], *, seed: int = 0) -> Trace:
     """Apply steps in order: ``{"head": 100}``, ``{"window": {"start_s": 60, ...}}``.
 
     A step as the provenance keeps it (``{"op": "head", "n": 100}``) does too. Times recorded in
     steps of a second or more are spread first, unless ``{"spread_ties": false}`` is given or a
-    ``spread_ties`` step is. TraceError lists every unknown step and parameter.
+    ``spread_ties`` step is (``seed`` is for that alone). TraceError lists every unknown step and
+    parameter.
     """
     problems: list[Problem] = []
     plan = [_parsed(step, n, problems) for n, step in enumerate(steps)]
     if problems:
         raise TraceError(problems)
     if trace.resolution_us >= COARSE_US and not any(name == "spread_ties" for name, _ in plan):
-        trace = spread_ties(trace)
+        trace = spread_ties(trace, seed=seed)
     for n, (name, parameters) in enumerate(plan):
         if name == "spread_ties" and parameters is None:
             continue

@@ -1,4 +1,4 @@
-"""Usage logs of gateways: LiteLLM's logging payload or spend logs, OpenAI-style responses. JSONL."""
+"""Usage logs of gateways, JSONL: LiteLLM's payload or spend logs, OpenAI-style responses."""
 
 from __future__ import annotations
 
