@@ -54,6 +54,9 @@ class TokenSource:
         self._key = canonical([VERSION, seed, trace_digest, scope]).encode()
         self._special = sorted({int(token) for token in special})
         self._recipe = [VERSION, seed, trace_digest, scope, vocab_size, self._special]
+        self._philox: Any = np.random.Philox(key=0)
+        #: The start of a stream: counter 0 and an empty buffer.
+        self._state: Any = self._philox.state
         self._cache: OrderedDict[int, Tokens] = OrderedDict()
         self._cached_tokens = 0
 
@@ -98,17 +101,17 @@ class TokenSource:
     def _stream(self, what: str, length: int) -> Tokens:
         """Return the first ``length`` tokens of a stream; a shorter ask gives the same head."""
         key = hashlib.sha256(self._key + what.encode()).digest()[:16]
-        bits: Any = np.random.Philox(key=int.from_bytes(key, "little"))
-        raw = bits.random_raw((length + 1) // 2)
-        halves = np.empty((len(raw), 2), np.uint64)
-        np.bitwise_and(raw, 0xFFFFFFFF, out=halves[:, 0])
-        np.right_shift(raw, 32, out=halves[:, 1])
-        # Multiply and shift maps 32 random bits to 0..n-1 without division or rejection; the bias
-        # is below n / 2**32.
-        index = halves.reshape(-1)[:length]
-        np.multiply(index, len(self._allowed), out=index)
-        np.right_shift(index, 32, out=index)
-        return self._allowed[index]
+        # Setting the state of one generator is ten times as fast as making a new one.
+        self._state["state"]["key"][:] = np.frombuffer(key, "<u8")
+        self._philox.state = self._state
+        raw = self._philox.random_raw((length + 1) // 2)
+        # Low half first on every machine. Multiply and shift maps 32 random bits to 0..n-1
+        # without division or rejection; the bias is below n / 2**32.
+        index = raw.astype("<u8", copy=False).view("<u4")[:length].astype(np.uint64)
+        index *= np.uint64(len(self._allowed))
+        index >>= np.uint64(32)
+        tokens: Tokens = self._allowed.take(index.view(np.int64))
+        return tokens
 
 
 def materialized_digest(source: TokenSource, requests: Iterable[Request]) -> str:
