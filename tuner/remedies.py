@@ -20,6 +20,7 @@ REMEDIES = {
     "gpu_busy": "another process holds GPU memory; end it (nvidia-smi names it) and run again",
     "too_many_errors": "the engine refuses this workload; the trial's requests.parquet says why",
     "client_late": "the client could not keep the schedule: leave it a core, or lower the rate",
+    "too_few_gpus": "lower tensor_parallel_size or pipeline_parallel_size, or add GPUs",
     "no_result": "an objective had no value; see the trial's measurement.json",
     "interrupted": "the run was stopped; it is queued again",
     "unknown": "a new kind of failure: the whole text is in the trial's attributes; report it",

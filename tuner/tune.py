@@ -35,7 +35,7 @@ Check = Callable[[EngineConfig], Infeasible | None]
 #: A study in which the first trials all fail alike is not worth the rest of its budget.
 HOPELESS = 5
 #: Proposals refused in a row, at no cost, before we say that the space is dead.
-REFUSALS = 200
+REFUSALS = 50
 POLL_S = 0.5
 
 
@@ -90,11 +90,10 @@ class Loop:
         return reason
 
     def _loop(self, began: float) -> str:
-        reason = ""
         while True:
-            if not reason:
-                reason = self._fill(began)
-            if not self.pool.busy and reason:
+            # Looked at anew each time: a run that broke gives its share of the budget back.
+            reason = self._fill(began)
+            if reason and not self.pool.busy:
                 return reason
             done = self.pool.collect(POLL_S)
             if done is not None:
@@ -107,20 +106,27 @@ class Loop:
             reason = self._over(began)
             if reason:
                 return reason
+            if self._waiting is None and not self.pool.has_room(1):
+                return ""  # ask late: what runs now may teach something first
             proposal = self._waiting or self.strategy.ask()
             self._waiting = None
             if proposal is None:
                 return "every point of the space has been tried"
-            refused = self.check(proposal.config)
+            refused = self.check(proposal.config) or self._no_room_ever(proposal.config)
             if refused is not None:
                 self._refused += 1
                 self._finish(proposal, refused, Cost())
-                continue
-            self._refused = 0
-            if not self.pool.has_room(proposal.config.gpus):
+            elif self.pool.has_room(proposal.config.gpus):
+                self._refused = 0
+                self._submit(proposal)
+            else:
                 self._waiting = proposal
                 return ""
-            self._submit(proposal)
+
+    def _no_room_ever(self, config: EngineConfig) -> Infeasible | None:
+        if self.pool.busy or self.pool.has_room(config.gpus):
+            return None
+        return Infeasible("too_few_gpus", f"needs {config.gpus} GPUs at once")
 
     def _submit(self, proposal: Proposal) -> None:
         self._proposals[proposal.number] = proposal
