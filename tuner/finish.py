@@ -10,7 +10,6 @@ from pathlib import Path
 
 from tuner import exports
 from tuner.config import Json
-from tuner.engines.vllm_check import Checker
 from tuner.errors import Problem, StudyError
 from tuner.exports import Parse
 from tuner.presets import Preset, Provenance
@@ -109,6 +108,8 @@ def _parser(provenance: Provenance) -> Iterator[Parse | None]:
     if provenance.simulated:
         yield None
         return
+    from tuner.engines.vllm_check import Checker
+
     with Checker() as checker:
         yield checker.parse_config_file
 

@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tuner import machine
 from tuner.config import EngineConfig, Json, canonical
-from tuner.engines.vllm_check import Checker, Verdict
 from tuner.errors import Problem, StudyError
 from tuner.events import Notice, Observer
 from tuner.job import Workload
@@ -22,6 +22,10 @@ from tuner.strategies.plain import KnownGood, Plain
 from tuner.study import StudySpec
 from tuner.study_arguments import argument_problems
 from tuner.tune import Check, Loop, StopRequest
+
+
+if TYPE_CHECKING:
+    from tuner.engines.vllm_check import Checker, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,8 @@ def checking(spec: StudySpec) -> Iterator[Checker | None]:
     if spec.engine.kind == "simulated":
         yield None
         return
+    from tuner.engines.vllm_check import Checker
+
     with Checker() as checker:
         problems = argument_problems(spec, checker.arguments())
         if problems:
