@@ -1,0 +1,302 @@
+"""vLLM's AsyncLLM in this process: the engine of the search.
+
+Meant for a plain process that launches many engines one after another: vLLM is imported once and
+forks its engine processes from here. Importing this module does not import vLLM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import platform
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psutil
+
+from tuner.config import EngineConfig, Json
+from tuner.engines import Completion, vllm_args
+from tuner.engines.vllm_errors import death, message_of, refusal, start_failure
+from tuner.engines.vllm_log import start_phases
+from tuner.engines.vllm_process import Descendants, environment_kept, output_to
+from tuner.errors import ConfigRejected, EngineFault, RequestRejected
+from tuner.trace import Request
+
+if TYPE_CHECKING:
+    from tuner.engines.vllm_counters import Counters
+
+_T = TypeVar("_T")
+_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+_BIND = "VLLM_CPU_OMP_THREADS_BIND"
+_FIRST = Request(id=-1, arrival_s=0.0, prompt_tokens=1, output_tokens=1)
+#: Seconds between looks at a start that is being broken off.
+_BREAK_OFF_S = 0.2
+
+
+def base_env(cache_dir: Path, *, device: str, model: str = "") -> dict[str, str]:
+    """Return the environment that all engines of a study share, to be set before vLLM is imported.
+
+    One frozen environment, because vLLM hashes most variables into its compile cache's key.
+    ``device`` is "cpu" or anything else; a ``model`` that is a local folder needs no network.
+    VLLM_PLUGINS is never set: it is part of that key, too.
+    """
+    env = {
+        "VLLM_CACHE_ROOT": str(cache_dir / "vllm"),
+        # Without it Triton's kernels are compiled anew for each compile key: 12 s per start.
+        "TRITON_CACHE_DIR": str(cache_dir / "triton"),
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "INFO",
+    }
+    if device == "cpu":
+        env["VLLM_CPU_KVCACHE_SPACE"] = "1"
+        env["OMP_NUM_THREADS"] = str(_cpu_threads())
+    if model and Path(model).is_dir():
+        env["HF_HUB_OFFLINE"] = "1"
+    return env
+
+
+def _cpu_threads() -> int:
+    """Threads that vLLM gives a CPU worker: one per core, one core kept for the engine process."""
+    allowed = len(os.sched_getaffinity(0))
+    return max(min(allowed, psutil.cpu_count(logical=False) or allowed) - 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class VllmLauncher:
+    """Starts engines of the installed vLLM, one at a time."""
+
+    @contextlib.asynccontextmanager
+    async def launch(self, config: EngineConfig, log: str) -> AsyncIterator[VllmEngine]:
+        """Run the body with an engine that has made a token. See ``Launcher.launch``.
+
+        While the body runs, all that this process prints goes to ``log``.
+        """
+        began = time.monotonic()
+        with output_to(log), environment_kept():
+            children = Descendants()
+            try:
+                start = await _in_thread(lambda: _import_and_build(config), children)
+                engine = await _start(config, start, children, log)
+                try:
+                    await engine.make_first_token(began)
+                    yield engine
+                finally:
+                    engine.llm.shutdown()
+            finally:
+                children.end()
+
+
+@dataclass(slots=True)
+class _Start:
+    """A start under way: vLLM's configuration objects, and how long each phase took."""
+
+    args: Any
+    vllm_config: Any
+    seconds: dict[str, float]
+
+
+def _import_and_build(config: EngineConfig) -> _Start:
+    began = time.monotonic()
+    import vllm.v1.engine.async_llm  # noqa: F401
+
+    imported = time.monotonic()
+    method = os.environ.get(_METHOD)
+    try:
+        args, vllm_config = vllm_args.built(config)
+    except Exception as error:
+        raise refusal(error) from error
+    built = time.monotonic()
+    _choose_start_method(method)
+    return _Start(args, vllm_config, {"import_s": imported - began, "config_s": built - imported})
+
+
+def _choose_start_method(wanted: str | None) -> None:
+    """Fork the engine's processes on the CPU, too, as vLLM does elsewhere: 3 s instead of 21 s.
+
+    Building a CPU configuration sets "spawn", so that each process imports vLLM again and reads
+    the thread binding from its environment. Whoever asks for a binding still gets "spawn".
+    """
+    if os.environ.get(_METHOD) == "spawn" and wanted != "spawn" and _BIND not in os.environ:
+        os.environ[_METHOD] = "fork"
+
+
+async def _start(
+    config: EngineConfig, start: _Start, children: Descendants, log: str
+) -> VllmEngine:
+    from tuner.engines.vllm_counters import Counters
+
+    counters = Counters()
+    began = time.monotonic()
+    try:
+        llm = await _in_thread(lambda: _async_llm(start, counters), children)
+    except Exception as error:
+        raise start_failure(error, log) from error
+    start.seconds["engine_s"] = time.monotonic() - began
+    return VllmEngine(llm, config, start, counters, log)
+
+
+def _async_llm(start: _Start, counters: Counters) -> Any:
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    return AsyncLLM.from_vllm_config(
+        start.vllm_config,
+        usage_context=UsageContext.OPENAI_API_SERVER,
+        stat_loggers=[counters.logger],
+        enable_log_requests=start.args.enable_log_requests,
+        disable_log_stats=start.args.disable_log_stats,
+    )
+
+
+async def _in_thread(work: Callable[[], _T], children: Descendants) -> _T:
+    """Await blocking work; on cancellation end the processes it waits for, then its thread."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            children.end()
+            await asyncio.wait([task], timeout=_BREAK_OFF_S)
+        if not task.cancelled() and task.exception() is None:
+            getattr(task.result(), "shutdown", lambda: None)()
+        raise
+
+
+@dataclass(slots=True)
+class VllmEngine:
+    """A running AsyncLLM. See ``Engine``."""
+
+    llm: Any
+    config: EngineConfig
+    start: _Start
+    tally: Counters
+    log: str
+    facts: dict[str, Json] = field(default_factory=dict)
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    _answered: int = 0
+
+    async def make_first_token(self, launch_began: float) -> None:
+        """Prove that the engine works by one real token, then gather the facts.
+
+        Raises EngineFault or ConfigRejected where it does not.
+        """
+        began = time.monotonic()
+        await self.generate(_FIRST, [1])
+        now = time.monotonic()
+        seconds = self.start.seconds
+        seconds |= {"first_token_s": now - began, "start_s": now - launch_began}
+        self.facts |= _facts(self)
+        await self.reset()
+
+    async def generate(self, request: Request, prompt: Sequence[int]) -> Completion:
+        """Answer one request. See ``Engine.generate``."""
+        now = asyncio.get_running_loop().time
+        times: list[float] = []
+        cached: int | None = None
+        try:
+            async for output in self._outputs(request, prompt):
+                new = len(output.outputs[0].token_ids)
+                times += [now()] * new
+                cached = (
+                    output.num_cached_tokens if output.num_cached_tokens is not None else cached
+                )
+        except Exception as error:
+            raise self._translated(error) from error
+        self._answered += 1
+        return Completion(tuple(times), len(times), cached)
+
+    def _outputs(self, request: Request, prompt: Sequence[int]) -> AsyncIterator[Any]:
+        from vllm import SamplingParams
+        from vllm.inputs import tokens_input
+        from vllm.sampling_params import RequestOutputKind
+
+        sampling = SamplingParams(
+            max_tokens=request.output_tokens,
+            min_tokens=request.output_tokens,
+            ignore_eos=True,
+            detokenize=False,
+            temperature=0.0,
+            output_kind=RequestOutputKind.DELTA,
+        )
+        ranked = self.llm.vllm_config.scheduler_config.policy == "priority"
+        outputs: AsyncIterator[Any] = self.llm.generate(
+            tokens_input(list(prompt)),
+            sampling,
+            request_id=str(next(self._numbers)),
+            priority=request.priority if ranked else 0,
+        )
+        return outputs
+
+    def _translated(self, error: Exception) -> Exception:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        if isinstance(error, EngineDeadError) or self.llm.errored:
+            return death(error, self.log)
+        # A request that vLLM refuses raises ValueError (until 0.2x) or VLLMClientError; one that
+        # breaks inside raises EngineGenerateError, whose cause says more.
+        cause = error.__cause__ or error
+        return RequestRejected(message_of(cause))
+
+    async def reset(self) -> None:
+        """Forget prefixes and counters. Raises EngineFault where vLLM keeps its cache (busy)."""
+        try:
+            done = await self.llm.reset_prefix_cache()
+        except Exception as error:
+            raise self._translated(error) from error
+        if done is False:
+            raise EngineFault(
+                "not_reset", "vLLM did not reset its prefix cache: requests still run"
+            )
+        await self.tally.settle(self._answered)
+        self._answered = 0
+        self.tally.reset()
+
+    async def reconfigure(self, hot: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Change nothing for nothing; refuse everything else (live changes are not built yet)."""
+        if hot:
+            names = ", ".join(sorted(hot))
+            raise ConfigRejected("not_hot", f"cannot be changed on a running engine: {names}")
+        return {}
+
+    async def counters(self) -> Mapping[str, float]:
+        """Return totals since the last reset. See ``Engine.counters``."""
+        await self.tally.settle(self._answered)
+        return self.tally.totals()
+
+
+def _facts(engine: VllmEngine) -> dict[str, Json]:
+    import vllm
+
+    vllm_config = engine.llm.vllm_config
+    model, cache = vllm_config.model_config, vllm_config.cache_config
+    got = vllm_args.effective(engine.config.args, engine.start.args, vllm_config)
+    blocks, size = cache.num_gpu_blocks, cache.block_size
+    facts: dict[str, Json] = {
+        "version": vllm.__version__,
+        "device": _device(),
+        "vocab_size": model.get_vocab_size(),
+        "model": {"dtype": got.get("dtype"), "max_model_len": model.max_model_len},
+        "effective": got,
+        "changed": vllm_args.changed(engine.config.args, got),
+        "start": {**start_phases(engine.log), **engine.start.seconds},
+    }
+    if blocks and size:
+        facts["kv_cache_tokens"] = blocks * size
+    return facts
+
+
+def _device() -> str:
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return str(current_platform.get_device_name())
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
