@@ -45,13 +45,9 @@ class DomainReader:
 
     def _hint_for_bare(self) -> str:
         if isinstance(self.value, list):
-            return (
-                "needs {choice: [...]}, {int: [low, high]} or {float: [low, high]}, found a list."
-            )
+            return f"needs {_FORMS}, found a list."
         if self.value is None:
-            return (
-                "has no domain: write {choice: [...]}, {int: [low, high]} or {float: [low, high]}."
-            )
+            return f"has no domain: write {_FORMS}."
         return f"has one value only, {show(self.value)}: put it under 'fixed:'."
 
     def _read(self, at: At, read: Callable[[Json], Json], value: Json) -> Json:

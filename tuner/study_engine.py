@@ -70,8 +70,8 @@ class ArgumentReader:
         if isinstance(model, str) and model.strip():
             return self._path_or_name(at, str(model))
         if not isinstance(model, dict):
-            found = "is missing" if model is None else f"found {show(model)}"
-            self.tree.report(at, f"needs {{path: ...}} or {{name: org/model}}; {found}.")
+            found = "is missing" if model is None else f"needs a mapping, found {show(model)}"
+            self.tree.report(at, f"{found}: give {{path: ...}} or {{name: org/model}}.")
             return ""
         kinds = [key for key in ("path", "name") if key in model]
         if len(kinds) != 1:

@@ -10,14 +10,14 @@ from pathlib import Path
 from tuner.config import Json
 from tuner.errors import Problem
 from tuner.study_values import show
-from tuner.yaml_file import At, Place, Tree, parse, read
+from tuner.yaml_file import At, Place, Tree, dotted, parse, read
 
 _OVERRIDE = "--set"
 _STEP = re.compile(r'"([^"]*)"|\[(\d+)\]|([^.\[\]"]+)')
 
 
 #: The steps of the path, and the value.
-_Override = tuple[list[str], Tree]
+_Override = tuple[list[str | int], Tree]
 
 
 def gather(path: Path, overrides: Sequence[str] = ()) -> Tree:
@@ -41,7 +41,10 @@ def _sorted(overrides: Sequence[str], tree: Tree) -> tuple[list[_Override], list
     inner: list[_Override] = []
     for text in overrides:
         name, equals, value = text.partition("=")
-        steps = [number or quoted or plain for quoted, number, plain in _STEP.findall(name)]
+        steps = [
+            int(number) if number else quoted or plain
+            for quoted, number, plain in _STEP.findall(name)
+        ]
         if not equals or not steps:
             tree.problems.append(Problem(_OVERRIDE, text, "needs path=value, as budget.trials=20."))
             continue
@@ -52,26 +55,26 @@ def _sorted(overrides: Sequence[str], tree: Tree) -> tuple[list[_Override], list
     return whole, inner
 
 
-def _override(tree: Tree, steps: list[str], part: Tree) -> None:
+def _override(tree: Tree, steps: list[str | int], part: Tree) -> None:
     at = _way(tree.value, steps)
     places = {way: Place(_OVERRIDE, p.base, None, at + way) for way, p in part.places.items()}
     try:
         tree.graft(at, Tree(part.value, places, part.problems))
     except KeyError as error:
-        tree.problems.append(Problem(_OVERRIDE, ".".join(steps), str(error.args[0])))
+        tree.problems.append(Problem(_OVERRIDE, dotted(tuple(steps)), str(error.args[0])))
 
 
-def _way(value: Json, steps: list[str]) -> At:
+def _way(value: Json, steps: list[str | int]) -> At:
     """Return the way that the steps mean: keys may hold dots, and dashes or underscores."""
     if not steps:
         return ()
-    if isinstance(value, list) and steps[0].isdecimal():
+    if isinstance(value, list) and str(steps[0]).isdecimal():
         step = int(steps[0])
         return (step, *_way(value[step] if step < len(value) else None, steps[1:]))
     known = value if isinstance(value, dict) else {}
     alike = {key.replace("-", "_"): key for key in known}
     for count in range(len(steps), 0, -1):
-        name = ".".join(steps[:count])
+        name = ".".join(map(str, steps[:count]))
         key = name if name in known else alike.get(name.replace("-", "_"))
         if key is not None:
             return (key, *_way(known[key], steps[count:]))

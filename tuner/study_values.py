@@ -17,7 +17,7 @@ SUFFIXES = {
     **{letter: 1024**power for power, letter in enumerate("KMGT", start=1)},
     **{letter + "i": 1024**power for power, letter in enumerate("KMGT", start=1)},
 }
-_WITH_SUFFIX = re.compile(r"([+-]?\d[\d_]*(?:\.\d+)?)([kmgtKMGT]i?)")
+_WITH_SUFFIX = re.compile(r"([+-]?\d[\d_]{0,30}(?:\.\d{1,30})?)([kmgtKMGT]i?)")
 #: What YAML 1.1 takes for a boolean and YAML 1.2 for text.
 _ON = {"on", "yes", "y"}
 _OFF = {"off", "no", "n"}
@@ -85,8 +85,8 @@ def _decimal(text: str, wanted: str) -> Decimal:
         number = Decimal(text.strip().replace("_", ""))
     except InvalidOperation:
         raise ValueError(f"needs {wanted}, found the text {show(text)}.") from None
-    if not number.is_finite():
-        raise ValueError(f"needs {wanted}, found {text}.")
+    if not number.is_finite() or number.adjusted() > 300:
+        raise ValueError(f"needs {wanted} of a sane size, found {show(text)}.")
     return number
 
 

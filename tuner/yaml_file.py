@@ -75,27 +75,34 @@ def _similar(path: Path) -> str:
     return f" Did you mean {os.path.normpath(path.parent / found[0])}?" if found else ""
 
 
+#: Part of the parser's message -> ours.
+_SYNTAX = {
+    "'\\t'": "a tab: YAML indents and separates with spaces.",
+    "another document": "a second document ('---'): one file holds one.",
+    "mapping values are not allowed": "a ':' inside a value: quote it, or begin a new line.",
+}
+
+
 def _explained(error: YAMLError, text: str) -> tuple[str, str]:
     """Return message and place of a syntax error."""
-    mark = getattr(error, "problem_mark", None)
     what = str(getattr(error, "problem", None) or str(error).partition("\n")[0])
-    if mark is None:
-        position = getattr(error, "position", None)
-        line = None if position is None else text.count("\n", 0, position) + 1
-    else:
-        line = mark.line + 1
-    where = "" if line is None else f"line {line}"
-    if "'\\t'" in what:
-        return "a tab: YAML indents and separates with spaces.", where
-    if "another document" in what:
-        return "a second document ('---'): one file holds one.", where
+    opened = getattr(error, "context_mark", None)
+    mark = getattr(error, "problem_mark", None)
+    if opened is not None and ("stream end" in what or "end of stream" in what):
+        return "a bracket or quote that opens here never ends.", f"line {opened.line + 1}"
+    if opened is not None and "expected ':'" in what:
+        return "a key without ':' after it.", f"line {opened.line + 1}"
+    position = getattr(error, "position", None)
+    line = text.count("\n", 0, position) if mark is None and position is not None else None
+    line = mark.line if mark is not None else line
+    where = "" if line is None else f"line {line + 1}"
+    for part, message in _SYNTAX.items():
+        if part in what:
+            return message, where
     if "special characters" in what:
         return f"a character that YAML does not allow: {what}.", where
-    if "mapping values are not allowed" in what:
-        return "a ':' inside a value: quote the value, or begin a new line.", where
-    if "cannot start any token" in what:
-        return f"{what}: quote the value.", where
-    return f"is not valid YAML: {what}.", where
+    ending = ": quote the value." if "cannot start any token" in what else "."
+    return f"is not valid YAML: {what}{ending}", where
 
 
 def dump(content: Mapping[str, Json], quote: Callable[[str], bool]) -> str:

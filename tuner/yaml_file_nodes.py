@@ -93,6 +93,8 @@ class Maker:
         bare = text.replace("_", "")
         if re.fullmatch(r"[+-]?0\d+", bare):
             return self._refuse(at, f"{text} begins with 0: some readers take it as octal.")
+        if len(bare) > 100:
+            return self._refuse(at, f"a number of {len(bare)} digits.")
         return int(bare, 0)
 
     def _number(self, text: str, at: At) -> Json:

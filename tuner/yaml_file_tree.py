@@ -22,10 +22,19 @@ class Plain(str):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return " Did you mean X?" for the nearest known word, '' where none is near."""
+    """Return " Did you mean X?" for the nearest known word, '' where none is near.
+
+    A word that begins another is nearer than any that is spelt alike.
+    """
     table = {name.replace("-", "_").lower(): name for name in known}
-    found = difflib.get_close_matches(word.replace("-", "_").lower(), table, 1, 0.6)
+    wanted = word.replace("-", "_").lower()
+    heads = [n for n in table if min(len(n), len(wanted)) > 2 and _one_begins(n, wanted)]
+    found = difflib.get_close_matches(wanted, heads or table, 1, 0.2 if heads else 0.6)
     return f" Did you mean {table[found[0]]}?" if found else ""
+
+
+def _one_begins(a: str, b: str) -> bool:
+    return a.startswith(b) or b.startswith(a)
 
 
 def dotted(at: At) -> str:
@@ -101,6 +110,8 @@ class Tree:
         for depth, (step, following) in enumerate(itertools.pairwise(at)):
             if _child(holder, step) is None:
                 _put(holder, step, [] if isinstance(following, int) else {}, at[:depth])
+                made = at[: depth + 1]
+                self.places[made] = replace(other.place(()), way=made)
             holder = _child(holder, step)
         _put(holder, at[-1], other.value, at[:-1])
         for known in [known for known in self.places if known[: len(at)] == at]:

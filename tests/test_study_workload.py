@@ -1,0 +1,190 @@
+"""Workload files: what is read, what is refused, and what comes out of the trace."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.study_case import load, problems, write
+from tuner.errors import StudyError
+from tuner.job import Slo
+from tuner.study import load_workload
+
+ROWS = [
+    {"t_us": 100_000 * i, "in_tok": 16 + i, "out_tok": 4, "session": i // 2} for i in range(100)
+]
+
+
+def trace(folder: Path, rows: list[dict[str, int]] = ROWS) -> Path:
+    return write(folder, "".join(json.dumps(row) + "\n" for row in rows), "traces/t.jsonl")
+
+
+def test_a_workload_file_has_its_own_directory_and_name(tmp_path: Path) -> None:
+    trace(tmp_path / "workloads")
+    write(tmp_path, "trace: {path: traces/t.jsonl}\n", "workloads/chat.yaml")
+    workload = load(tmp_path, workload="workloads/chat.yaml").workload()
+    assert workload.name == "chat"
+    assert workload.trace.name == "chat"
+    assert len(workload.trace) == 100
+    assert (workload.measures, workload.sessions) == (("saturated", "paced"), "partly-open")
+
+
+def test_the_trace_is_cut_transformed_and_split_in_this_order(tmp_path: Path) -> None:
+    trace(tmp_path)
+    text = """
+  trace: {path: traces/t.jsonl, format: own}
+  window: {start_s: 2, duration_s: 4, lead_in_s: 1}
+  transforms: [{rate_scale: 2}]
+  held_out: 0.5
+"""
+    spec = load(tmp_path, workload=text)
+    tuned, held_out = spec.workload(), spec.held_out()
+    assert held_out is not None
+    assert [step["op"] for step in tuned.trace.provenance.transforms] == [
+        "window", "rate_scale", "hold_out",
+    ]  # fmt: skip
+    assert tuned.lead_in_s == 0.5
+    assert len(tuned.trace) + len(held_out.trace) >= 50
+    assert tuned.digest != held_out.digest
+
+
+def test_nothing_is_held_out_unless_asked(tmp_path: Path) -> None:
+    assert load(tmp_path).held_out() is None
+
+
+def test_bounds_in_milliseconds_become_seconds_per_class(tmp_path: Path) -> None:
+    text = "{synthetic: {requests: 9}, slo: {ttft_ms: 500, classes: {batch: {e2e_ms: 3e4}}}}"
+    assert load(tmp_path, workload=text).workload().slo == Slo(
+        {"default": {"ttft": 0.5}, "batch": {"e2e": 30.0}}, 0.99
+    )
+
+
+def test_equal_workloads_have_equal_digests_and_others_do_not(tmp_path: Path) -> None:
+    def digest(text: str) -> str:
+        return load(tmp_path, workload=text).workload().digest
+
+    first = digest("{synthetic: {requests: 20}}")
+    assert digest("{name: other, synthetic: {requests: 20}}") == first
+    assert digest("{synthetic: {requests: 20}, seed: 1}") != first
+    assert digest("{synthetic: {requests: 20, seed: 1}}") != first
+
+
+def test_a_changed_trace_file_is_read_again(tmp_path: Path) -> None:
+    path = trace(tmp_path)
+    spec = load(tmp_path, workload="{trace: {path: traces/t.jsonl}}")
+    before = spec.workload().digest
+    trace(tmp_path, ROWS[:50])
+    os.utime(path, ns=(1, 1))
+    assert spec.workload().digest != before
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "message"),
+    [
+        ("{}", "workload", "needs exactly one of trace, synthetic; found neither."),
+        (
+            "{synthetic: {}, trace: {path: case.yaml}}",
+            "workload",
+            "needs exactly one of trace, synthetic; found both.",
+        ),
+        ("{synthetic: {request: 3}}", "workload.synthetic.request", "did you mean requests"),
+        (
+            "{synthetic: {}, transforms: [{rate_scal: 2}]}",
+            "workload.transforms[0].rate_scal",
+            "no such transform; did you mean rate_scale?",
+        ),
+        ("{synthetic: {}, transforms: [{head: 0}]}", "workload.transforms[0].head", "at least 1"),
+        (
+            "{synthetic: {}, transforms: [{head: 5, thin: 0.5}]}",
+            "workload.transforms[0]",
+            "expected one step",
+        ),
+        ("{synthetic: {}, measures: []}", "workload.measures", "needs at least one measure"),
+        (
+            "{synthetic: {}, measures: [paced, paced]}",
+            "workload.measures",
+            "needs at least one measure, each named once.",
+        ),
+        (
+            "{synthetic: {}, measures: [packed]}",
+            "workload.measures[0]",
+            'needs one of saturated, paced; found "packed". Did you mean paced?',
+        ),
+        ("{synthetic: {}, window: {start_s: 1}}", "workload.window.duration_s", "is missing."),
+        (
+            "{synthetic: {}, held_out: 95}",
+            "workload.held_out",
+            "needs a number of at most 0.9, found 95.",
+        ),
+        ("{synthetic: {}, warmup: 3}", "workload.warmup", "needs a mapping (key: value), found 3."),
+        (
+            "{synthetic: {}, slo: {ttft: 3}}",
+            "workload.slo.ttft",
+            "unknown key. Did you mean ttft_ms? Known: ttft_ms, tpot_ms, itl_ms, e2e_ms, "
+            "attainment, classes.",
+        ),
+        (
+            "{synthetic: {}, slo: {classes: {chat: {itl: 3}}}}",
+            "workload.slo.classes.chat.itl",
+            "unknown key. Did you mean itl_ms? Known: ttft_ms, tpot_ms, itl_ms, e2e_ms.",
+        ),
+        (
+            "{synthetic: {}, sessions: closed}",
+            "workload.sessions",
+            "needs one of partly-open, open",
+        ),
+    ],
+)
+def test_faults(tmp_path: Path, text: str, field: str, message: str) -> None:
+    (problem,) = problems(tmp_path, workload=text)
+    assert problem.startswith(f"case.yaml: {field} (line 4): ")
+    assert message in problem
+
+
+def test_a_missing_trace_says_where_to_get_it(tmp_path: Path) -> None:
+    text = "{trace: {path: t.csv, fetch: 'https://example.org/t.csv'}}"
+    (problem,) = problems(tmp_path, workload=text)
+    assert problem.startswith("case.yaml: workload.trace.path (line 4): ")
+    assert problem.endswith("t.csv: there is no such file. Get it from https://example.org/t.csv")
+
+
+def test_a_directory_is_no_trace(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, workload="{trace: {path: .}}")
+    assert problem.endswith("is a directory.")
+
+
+def test_a_missing_workload_file_is_the_only_problem_told_of_it(tmp_path: Path) -> None:
+    write(tmp_path, "{}", "chat.yaml")
+    (problem,) = problems(tmp_path, workload="chta.yaml")
+    assert problem == "chta.yaml: there is no such file. Did you mean chat.yaml?"
+
+
+def test_faults_inside_the_trace_name_its_file_and_line(tmp_path: Path) -> None:
+    path = write(tmp_path, '{"t_us": 0, "in_tok": 5, "out_tok": 2}\n{"t_us": \n', "t.jsonl")
+    spec = load(tmp_path, workload="{trace: {path: t.jsonl}}")
+    with pytest.raises(StudyError) as caught:
+        spec.workload()
+    assert f"{path}: line 2" in str(caught.value)
+
+
+def test_a_step_that_leaves_nothing_is_told_in_the_workload_file(tmp_path: Path) -> None:
+    trace(tmp_path)
+    text = "trace: {path: traces/t.jsonl}\nwindow: {start_s: 500, duration_s: 5}\n"
+    write(tmp_path, text, "w.yaml")
+    with pytest.raises(StudyError) as caught:
+        load(tmp_path, workload="w.yaml").workload()
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.message) == (f"{tmp_path}/w.yaml", "leaves no request")
+
+
+def test_a_workload_can_be_loaded_by_itself(tmp_path: Path) -> None:
+    path = write(tmp_path, "synthetic: {requests: 7}\n", "mine.yaml")
+    spec = load_workload(path, ["warmup.requests=3"])
+    assert (spec.name, spec.section.warmup.requests) == ("mine", 3)
+    assert len(spec.build().trace) == 7
+    with pytest.raises(StudyError) as caught:
+        load_workload(path, ["warmup.request=3"])
+    assert str(caught.value) == (
+        "--set: warmup.request: unknown key. Did you mean requests? Known: requests."
+    )
