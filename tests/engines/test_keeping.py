@@ -1,0 +1,91 @@
+"""One engine serves many configurations that differ in hot arguments only."""
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tuner.config import EngineConfig, Json
+from tuner.engines.keeping import KeepingLauncher
+from tuner.errors import ConfigRejected, EngineFault
+
+HOT = frozenset({"max_num_seqs", "enable_prefix_caching"})
+CEILING = {"max_num_seqs": 64}
+
+
+class Recorded:
+    def __init__(self, args: Mapping[str, Json]) -> None:
+        self.args = dict(args)
+
+    @property
+    def facts(self) -> Mapping[str, Json]:
+        return {"effective": dict(self.args)}
+
+    async def reconfigure(self, hot: Mapping[str, Json]) -> Mapping[str, Json]:
+        if hot.get("max_num_seqs") == 13:
+            raise ConfigRejected("not_hot", "an unlucky number")
+        if hot["max_num_seqs"] > self.args["max_num_seqs"]:
+            raise ConfigRejected("not_hot", "above the started value")
+        return dict(hot)
+
+
+class Recording:
+    """Notes starts and ends."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def launch(self, config: EngineConfig, log: str) -> AsyncIterator[Recorded]:
+        self.log.append(f"start {config.args.get('max_num_seqs')}")
+        try:
+            yield Recorded(config.args)
+        finally:
+            self.log.append("end")
+
+
+def config(seqs: int, caching: bool = True, block: int = 16) -> EngineConfig:
+    args = {"max_num_seqs": seqs, "enable_prefix_caching": caching, "block_size": block}
+    return EngineConfig("m", args)
+
+
+async def test_hot_changes_keep_the_engine_and_cold_ones_start_another(tmp_path: Path) -> None:
+    inner = Recording()
+    keeping = KeepingLauncher(inner, HOT, CEILING)
+    seen = []
+    for asked in (config(8), config(32, False), config(8, block=32)):
+        async with keeping.launch(asked, str(tmp_path / "log")) as engine:
+            seen.append((engine.facts["effective"]["max_num_seqs"], engine.facts["live"]["reused"]))
+    assert inner.log == ["start 64", "end", "start 64"]
+    assert seen == [(8, False), (32, True), (8, False)]
+    await keeping.aclose()
+    assert inner.log[-1] == "end"
+
+
+async def test_a_baseline_is_started_as_it_is_and_not_kept(tmp_path: Path) -> None:
+    inner = Recording()
+    keeping = KeepingLauncher(inner, HOT, CEILING)
+    async with keeping.launch(config(8), str(tmp_path / "log")):
+        pass
+    async with keeping.launch(EngineConfig("m"), str(tmp_path / "log")) as engine:
+        assert "live" not in engine.facts
+    assert inner.log == ["start 64", "end", "start None", "end"]
+
+
+async def test_what_is_refused_live_is_started_cold(tmp_path: Path) -> None:
+    inner = Recording()
+    keeping = KeepingLauncher(inner, HOT, CEILING)
+    async with keeping.launch(config(13), str(tmp_path / "log")) as engine:
+        assert engine.facts["live"]["refused"] == "an unlucky number"
+        assert engine.facts["effective"]["max_num_seqs"] == 13
+    assert inner.log == ["start 64", "end", "start 13"]
+
+
+async def test_an_engine_on_which_a_trial_broke_is_not_kept(tmp_path: Path) -> None:
+    inner = Recording()
+    keeping = KeepingLauncher(inner, HOT, CEILING)
+    with pytest.raises(EngineFault):
+        async with keeping.launch(config(8), str(tmp_path / "log")):
+            raise EngineFault("stalled", "no token")
+    assert inner.log == ["start 64", "end"]

@@ -1,0 +1,131 @@
+"""A launcher around another one that keeps the last engine alive and changes it live.
+
+An engine start costs tens of seconds, a live change less than one. An engine serves every
+configuration that differs from its own in hot arguments only: it is started at their largest values
+(``ceiling``), because an engine can be turned down while it lives but not up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tuner.config import EngineConfig, Json
+from tuner.engines import Completion, Engine, Launcher
+from tuner.errors import ConfigRejected
+from tuner.trace import Request
+
+
+@dataclass(slots=True)
+class _Kept:
+    """An engine that lives on between jobs."""
+
+    engine: Engine
+    cold_key: str
+    log: str
+    closing: contextlib.AsyncExitStack
+    fresh: bool = True
+    #: Why the engine runs as started instead of being changed, '' where it was changed.
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveEngine:
+    """A kept engine as one job sees it: with the facts of that job's configuration."""
+
+    engine: Engine
+    facts: Mapping[str, Json]
+
+    async def generate(self, request: Request, prompt: Sequence[int]) -> Completion:
+        """Pass on."""
+        return await self.engine.generate(request, prompt)
+
+    async def reset(self) -> None:
+        """Pass on."""
+        await self.engine.reset()
+
+    async def reconfigure(self, hot: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Pass on."""
+        return await self.engine.reconfigure(hot)
+
+    async def counters(self) -> Mapping[str, float]:
+        """Pass on."""
+        return await self.engine.counters()
+
+
+@dataclass(slots=True)
+class KeepingLauncher:
+    """Keeps one engine. ``aclose`` ends it; so does a launch that it cannot serve."""
+
+    inner: Launcher
+    #: Arguments that a live engine can change.
+    hot: frozenset[str]
+    #: Hot argument -> value to start with: at least as large as any that will be asked for.
+    ceiling: Mapping[str, Json] = field(default_factory=dict)
+    _kept: _Kept | None = None
+
+    @contextlib.asynccontextmanager
+    async def launch(self, config: EngineConfig, log: str) -> AsyncIterator[Engine]:
+        """Run the body with the kept engine changed live, or a new one. See ``Launcher.launch``.
+
+        A configuration that leaves a hot argument to vLLM (a baseline) is started exactly as it is
+        and not kept. ``facts["live"]`` says what was changed, where anything was.
+        """
+        if not self.hot <= set(config.args):
+            await self.aclose()
+            async with self.inner.launch(config, log) as engine:
+                yield engine
+            return
+        kept, changed = await self._serving(config, log)
+        try:
+            yield LiveEngine(kept.engine, _facts(kept, changed))
+        except BaseException:
+            await self.aclose()
+            raise
+        kept.fresh = False
+
+    async def aclose(self) -> None:
+        """End the kept engine and all its processes."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            await kept.closing.aclose()
+
+    async def _serving(self, config: EngineConfig, log: str) -> tuple[_Kept, Mapping[str, Json]]:
+        """Return an engine that runs ``config``, and the hot values that it was changed to."""
+        wanted = {name: config.args[name] for name in sorted(self.hot)}
+        if self._kept is None or self._kept.cold_key != config.cold_key(self.hot):
+            await self.aclose()
+            self._kept = await self._start(config.with_args(self.ceiling), log)
+        kept = self._kept
+        try:
+            changed = await kept.engine.reconfigure(wanted)
+        except ConfigRejected as refused:
+            # The engine is as it was; what it will not do live it may do from the start.
+            await self.aclose()
+            self._kept = await self._start(config, log)
+            self._kept.refused = refused.detail
+            return self._kept, {}
+        except BaseException:
+            await self.aclose()
+            raise
+        if not kept.fresh:
+            Path(log).write_text(
+                f"a live engine, changed to {dict(changed)}; its log: {kept.log}\n"
+            )
+        return kept, changed
+
+    async def _start(self, config: EngineConfig, log: str) -> _Kept:
+        async with contextlib.AsyncExitStack() as stack:
+            engine = await stack.enter_async_context(self.inner.launch(config, log))
+            return _Kept(engine, config.cold_key(self.hot), log, stack.pop_all())
+
+
+def _facts(kept: _Kept, changed: Mapping[str, Json]) -> dict[str, Json]:
+    facts = dict(kept.engine.facts)
+    facts["effective"] = {**facts.get("effective", {}), **changed}
+    facts["live"] = {"changed": dict(changed), "reused": not kept.fresh, "log": kept.log}
+    if kept.refused:
+        facts["live"]["refused"] = kept.refused
+    return facts
