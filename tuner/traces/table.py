@@ -41,13 +41,15 @@ def columns(
     Missing values are NaN (-1 in Labels); blank lines are skipped. TraceError names the missing
     columns, or the first line with too few fields, an unreadable number or an unreadable time.
     """
-    start, header = _header(source)
+    start, header, has_rows = _header(source)
     missing = [name for name in wanted if name not in header]
     if missing:
         raise source.fail(
             f"no column {', '.join(missing)}; there are {', '.join(header)}", line=start
         )
     kinds = {**wanted, **{k: v for k, v in (optional or {}).items() if k in header}}
+    if not has_rows:
+        return {name: _joined([], kind) for name, kind in kinds.items()}
     import pyarrow as pa
 
     try:
@@ -56,9 +58,12 @@ def columns(
         raise _located(source, header, kinds, str(error)) from error
 
 
-def _header(source: Source) -> tuple[int, list[str]]:
-    for number, line in source.lines():
-        return number, [name.strip() for name in next(csv.reader([line]))]
+def _header(source: Source) -> tuple[int, list[str], bool]:
+    """Return the header's line number and names, and whether any row follows."""
+    lines = source.lines()
+    for number, line in lines:
+        names = [name.strip() for name in next(csv.reader([line]))]
+        return number, names, next(lines, None) is not None
     raise source.fail("the file is empty")
 
 
@@ -76,14 +81,19 @@ def _fast(
         null_values=list(NULLS),
         strings_can_be_null=True,
     )
+    parse = arrow_csv.ParseOptions(invalid_row_handler=_blank_is_no_row)
     parts: dict[str, list[Any]] = {name: [] for name in kinds}
     read = arrow_csv.ReadOptions(column_names=header, skip_rows=start, block_size=1 << 22)
     with source.open() as stream:
-        reader = arrow_csv.open_csv(stream, read_options=read, convert_options=convert)
+        reader = arrow_csv.open_csv(stream, read, parse, convert)
         for batch in reader:
             for name, kind in kinds.items():
                 parts[name].append(_converted(batch.column(name), kind))
     return {name: _joined(parts[name], kind) for name, kind in kinds.items()}
+
+
+def _blank_is_no_row(row: Any) -> str:
+    return "error" if row.text.strip() else "skip"
 
 
 def _converted(array: Any, kind: Kind) -> Any:
