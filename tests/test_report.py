@@ -1,6 +1,11 @@
 from __future__ import annotations
 
 import io
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -8,7 +13,21 @@ from rich.console import Console
 from tuner.config import EngineConfig
 from tuner.objectives import Objective
 from tuner.presets import DEFAULT_BASELINE, Provenance, choose
-from tuner.records import Measured, Measurement, TrialRecord
+from tuner.records import (
+    Cost,
+    Dominated,
+    Faulted,
+    Infeasible,
+    Measured,
+    Measurement,
+    Outcome,
+    TrialRecord,
+)
+from tuner.report import write_report
+from tuner.report_content import banners, mismatches, summary
+from tuner.report_failures import failures
+from tuner.report_figures import Shown, beyond, front_figure, hypervolume_shares
+from tuner.report_parallel import parallel_figure
 from tuner.report_table import front_rows, front_table
 from tuner.report_text import (
     change,
@@ -19,6 +38,8 @@ from tuner.report_text import (
     title,
     unit,
 )
+from tuner.report_verdict import decide, markdown
+from tuner.results import StudyResults
 
 UP = Objective("saturated.output_tokens_per_s", True)
 DOWN = Objective("paced.e2e.p99", False)
@@ -133,3 +154,190 @@ def test_the_rows_share_their_columns_and_are_in_milliseconds() -> None:
     assert rows[1]["saturated.output_tokens_per_s"] == 2000.0
     assert rows[1]["saturated.output_tokens_per_s.ratio_to_default"] == 2.5
     assert rows[1]["compilation_config.cudagraph_mode"] == "PIECEWISE"
+
+
+def ended(number: int, outcome: Outcome) -> TrialRecord:
+    return TrialRecord(number, EngineConfig("m"), {}, outcome, cost=Cost(start_s=20.0, gpus=1))
+
+
+FAILED = [
+    ended(6, Infeasible("out_of_memory", "tried <b>2 GiB</b>")),
+    ended(7, Infeasible("out_of_memory", "again")),
+    ended(8, Faulted("engine_died", "exit -9")),
+    ended(9, Dominated({UP.metric: 1.0}, "bound")),
+]
+
+
+def verdict_of(front: list[TrialRecord], base: TrialRecord | None = BASE, **kwargs):
+    presets = choose(front, [UP, DOWN], Provenance("s", **kwargs), base)
+    records = [*front, *([base] if base else [])]
+    return decide(presets, [UP, DOWN], base, records)
+
+
+def test_what_is_better_in_everything_is_to_be_deployed() -> None:
+    verdict = verdict_of([trial(1, (1200.0, 0.8)), trial(2, (2000.0, 3.0))])
+    assert (verdict.tone, verdict.preset.trial) == ("gain", 1)
+    assert verdict.headline.startswith("Deploy ")
+    assert "+50 % output throughput, -50 % P99 end-to-end latency" in verdict.headline
+
+
+def test_a_trade_is_called_one_and_names_who_beats_the_default_all_round() -> None:
+    front = [trial(1, (2000.0, 2.4)), trial(2, (810.0, 1.5)), trial(3, (400.0, 0.2))]
+    presets = [p for p in choose(front, [UP, DOWN], Provenance("s"), BASE) if p.trial != 2]
+    verdict = decide(presets, [UP, DOWN], BASE, [*front, BASE])
+    assert verdict.tone == "trade"
+    assert "Trial 2 beats them in every objective" in verdict.lead
+
+
+def test_a_gain_within_the_noise_is_no_reason_to_switch() -> None:
+    assert verdict_of([trial(1, (810.0, 1.58))]).headline.startswith("Keep what you run")
+
+
+def test_the_default_on_its_own_front_is_kept() -> None:
+    assert verdict_of([BASE]).tone == "same"
+
+
+def test_without_a_default_no_gain_is_claimed() -> None:
+    verdict = verdict_of(FRONT, None)
+    assert verdict.tone == "alone"
+    assert "no gain can be stated" in verdict.lead
+
+
+def test_a_default_that_misses_a_constraint_is_no_bar() -> None:
+    base = TrialRecord(0, BASE.config, {}, BASE.outcome, BASE.scores, (1.0,))
+    assert verdict_of([trial(1, (700.0, 1.7))], base).tone == "meets"
+
+
+def test_nothing_to_deploy_says_why() -> None:
+    assert "4 trials gave a measurement" in decide([], [UP, DOWN], None, FAILED).lead
+    assert "every constraint" in decide([], [UP, DOWN], None, FRONT).lead
+    assert "No trial has finished" in decide([], [UP, DOWN], None, []).lead
+
+
+def test_how_sure_it_is_comes_from_how_it_was_measured() -> None:
+    single = " ".join(verdict_of(FRONT).sure)
+    assert "Not confirmed" in single
+    assert "To know better: 3 configurations" in single
+    sure = verdict_of([trial(1, (1200.0, 0.8))], confirmed={1: 3}).sure
+    assert "measured 3 more times" in " ".join(sure)
+    twice = [trial(1, (1200.0, 0.8)), trial(2, (1000.0, 0.8))]
+    assert "differ by up to 20.0 %" in " ".join(verdict_of(twice).sure)
+    assert "vllm serve --config presets/" in markdown(verdict_of(FRONT))
+
+
+def test_failures_are_grouped_with_what_to_do() -> None:
+    missed = TrialRecord(1, EngineConfig("m"), {}, Measured(Measurement({})), (1.0, 1.0), (0.5,))
+    first, *rest = failures([*FAILED, missed])
+    assert (first.reason, first.trials) == ("out_of_memory", (6, 7))
+    assert {f.reason for f in rest} == {"engine_died", "dominated", "constraint_missed"}
+    assert all(failure.advice for failure in [first, *rest])
+    assert failures(FRONT) == []
+
+
+def test_the_hypervolume_ends_at_the_whole_front() -> None:
+    shown = Shown([*FAILED[:1], *FRONT, BASE], [*FRONT, BASE], [UP, DOWN], [])
+    shares = hypervolume_shares(shown)
+    assert shares[0] == 0.0
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1.0)
+    assert hypervolume_shares(Shown(FAILED, [], [UP, DOWN], [])) == [0.0] * 4
+
+
+def test_the_front_s_picture_leaves_far_off_trials_outside() -> None:
+    far = trial(9, (10.0, 90.0))
+    shown = Shown([*FRONT, BASE, far], FRONT, [UP, DOWN], [])
+    assert beyond(shown) == 1
+    front = next(t for t in front_figure(shown)["data"] if t["name"] == "front")
+    assert front["y"] == [1200.0, 2400.0]
+    assert "enable_prefix_caching = off" in front["hovertext"][0]
+
+
+@pytest.mark.parametrize("objectives", [[UP], [UP, DOWN], [UP, DOWN, Objective("x", True)]])
+def test_one_two_and_three_objectives_have_a_picture(objectives: list[Objective]) -> None:
+    records = [trial(i, (100.0 + i, 1.0 + i, 5.0)[: len(objectives)]) for i in range(3)]
+    figure = front_figure(Shown(records, records[1:], objectives, []))
+    json.dumps(figure, allow_nan=False)
+
+
+def test_parallel_lines_need_two_knobs_that_vary() -> None:
+    records = [
+        TrialRecord(i, EngineConfig("m"), {"a": 2**i, "b": i % 2 == 0, "c": 1}, r.outcome, r.scores)
+        for i, r in enumerate([*FRONT, BASE])
+    ]
+    figure = parallel_figure(Shown(records, records[:1], [UP, DOWN], []))
+    assert [len(trace["y"]) for trace in figure["data"]] == [4, 4, 4]
+    assert parallel_figure(Shown(FRONT, FRONT, [UP, DOWN], [])) is None
+
+
+def test_what_the_engine_changed_is_named() -> None:
+    facts = {"effective": {"max_num_seqs": 40, "block_size": 16, "dtype": "bfloat16"}}
+    args = {"max_num_seqs": 42, "block_size": 16, "dtype": "auto"}
+    outcome = Measured(Measurement({}, {}, facts))
+    record = TrialRecord(3, EngineConfig("m", args), {}, outcome, (1.0, 1.0))
+    assert mismatches([record]) == [("max_num_seqs", "42", "40", "3")]
+
+
+def test_banners_say_what_the_numbers_are_not() -> None:
+    dummy = [trial(1, (1.0, 1.0), load_format="dummy")]
+    gpu = {"gpus": ["NVIDIA H200"]}
+    assert "Simulated" in banners(Provenance("s", simulated=True), dummy)[0]
+    assert "text is not" in banners(Provenance("s", hardware=gpu), dummy)[0]
+    assert "CPU" in banners(Provenance("s", hardware={"gpus": []}), FRONT)[0]
+    assert banners(Provenance("s", hardware=gpu), FRONT) == []
+
+
+def test_the_summary_counts_outcomes_and_seconds() -> None:
+    text = summary([*FRONT, *FAILED])
+    assert text.startswith("6 trials: 2 measured, 2 infeasible, ")
+    assert "4 engine starts; 80 s spent" in text
+
+
+def study(records: list[TrialRecord], folder: Path) -> StudyResults:
+    return StudyResults(folder, "a <study>", (UP, DOWN), (), tuple(records))
+
+
+def written(records: list[TrialRecord], folder: Path) -> str:
+    results = study(records, folder)
+    provenance = Provenance("a <study>", versions={"vllm": "0.32.0"}, command="tuner run s.yaml")
+    path = folder / "report.html"
+    write_report(path, results, results.presets(provenance), provenance)
+    assert list(folder.iterdir()) == [path]
+    return path.read_text(encoding="utf-8")
+
+
+def test_the_report_is_one_file_that_asks_for_nothing_else(tmp_path: Path) -> None:
+    text = written([*FRONT, BASE, *FAILED], tmp_path)
+    own = text[: text.index("<script>")] + text[text.rindex("<script>") :]
+    assert not re.search(r"""(src|href)=["']?http""", own)
+    assert "a &lt;study&gt;" in own
+    assert "tried &lt;b&gt;2 GiB" in own
+    assert "<b>2 GiB" not in own
+    assert "vllm serve --config presets/" in own
+    assert own.count("data-figure=") == 3
+
+
+@pytest.mark.parametrize("records", [[], FAILED, FRONT[:1], [BASE]])
+def test_a_report_is_written_whatever_there_is(records: list[TrialRecord], tmp_path: Path) -> None:
+    assert "<h1>" in written(records, tmp_path)
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: the page is not drawn")
+def test_every_figure_is_drawn(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    written([*FRONT, BASE, *FAILED], tmp_path / "out")
+    flags = [
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=8000", "--dump-dom",
+    ]  # fmt: skip
+    done = subprocess.run(
+        [str(CHROMIUM), *flags, (tmp_path / "out" / "report.html").as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout.count("js-plotly-plot") >= 3

@@ -6,42 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tuner.records import Dominated, Faulted, Infeasible, Measured, TrialRecord
+from tuner.remedies import remedy
 
 #: What a trial that ran through but misses a bound is filed under.
 CONSTRAINT = "constraint_missed"
-#: Reason -> what to do. Every reason that the tuner itself gives has a line here.
-ADVICE = {
-    "out_of_memory": "Lower the upper end of gpu-memory-utilization, max-model-len or max-num-seqs,"
-    " or raise tensor-parallel-size.",
-    "invalid_arguments": "vLLM refuses this combination: add it to the space's rules so that it is"
-    " not proposed (`tuner check` lists them all).",
-    "model_too_long": "Raise max-model-len, or cut the trace's longest requests (a length_scale).",
-    "unsupported": "This hardware or build does not have it: take the value out of the space.",
-    "not_hot": "A knob was changed live that cannot be: mark it cold in the search space.",
-    "launch_timeout": "The engine gave no first token in time: raise deadlines.start_s, or look for"
-    " a download or a compile in the engine's log.",
-    "stalled": "The engine stopped making tokens: read the engine's log; if it comes again with"
-    " the same configuration, take that out of the space.",
-    "deadline": "The replay ran longer than allowed: raise deadlines.replay_s or cut the trace.",
-    "engine_died": "Read the end of the engine's log; the usual cause is the machine's memory"
-    " running out.",
-    "host_error": "Read the engine's log: the process around the engine broke, not the engine.",
-    "worker_lost": "A node or an actor went away: look at Ray's logs and the machine's memory.",
-    "slot_not_clean": "Processes of an earlier trial were left: end them, then resume the study.",
-    "too_many_errors": "Read the first error in the detail: the requests do not fit the engine"
-    " (length, model name, tokenizer).",
-    "client_late": "The load generator could not keep the trace's times: leave it more CPU, or"
-    " lower rate_scale.",
-    "interrupted": "The study was stopped meanwhile: run it again to resume; the trial is retried.",
-    "cancelled": "The study was stopped meanwhile: run it again to resume; the trial is retried.",
-    CONSTRAINT: "Nothing to mend: it was measured, and is no candidate. If that is not meant,"
-    " loosen the constraint.",
-    "dominated": "Nothing to mend: it could not have reached the front any more.",
-    "no_score": "Check that the workload's measures give the objectives' metrics.",
+#: What needs no mending, by reason; the rest is in ``remedies``.
+_NOTHING_BROKE = {
+    CONSTRAINT: "nothing to mend: it was measured, and is no candidate; loosen the constraint if"
+    " that is not meant",
+    "dominated": "nothing to mend: it could not have reached the front any more",
+    "no_score": "check that the workload's measures give the objectives' metrics",
 }
-_OTHERWISE = (
-    "Read the trial's engine.log; if it comes again with the same configuration, exclude it."
-)
 
 KINDS = {
     Infeasible: "can never run here",
@@ -79,7 +54,7 @@ def why(record: TrialRecord) -> tuple[str, str, str] | None:
 
 def advice(reason: str) -> str:
     """Return what to do about a reason."""
-    return ADVICE.get(reason, _OTHERWISE)
+    return _NOTHING_BROKE.get(reason) or remedy(reason)
 
 
 def failures(records: Sequence[TrialRecord]) -> list[Failure]:

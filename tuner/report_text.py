@@ -66,6 +66,12 @@ def title(metric: str) -> str:
     return f"{text[:1].upper()}{text[1:]} ({measure})" if rest else metric.replace("_", " ")
 
 
+def short(metric: str) -> str:
+    """Return a metric's name for the middle of a sentence: "P99 end-to-end latency"."""
+    text = title(metric).partition(" (")[0]
+    return text if text[1:2].isdigit() else f"{text[:1].lower()}{text[1:]}"
+
+
 def axis(metric: str) -> str:
     """Return a metric's name with its unit, for an axis or a column."""
     symbol = unit(metric).symbol
