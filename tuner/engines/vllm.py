@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import itertools
 import os
-import platform
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ import psutil
 from tuner.config import EngineConfig, Json
 from tuner.engines import Completion, vllm_args
 from tuner.engines.vllm_errors import death, message_of, refusal, start_failure
-from tuner.engines.vllm_log import start_phases
+from tuner.engines.vllm_facts import facts_of, start_phases
 from tuner.engines.vllm_process import Descendants, environment_kept, output_to
 from tuner.errors import ConfigRejected, EngineFault, RequestRejected
 from tuner.trace import Request
@@ -190,7 +189,8 @@ class VllmEngine:
         now = time.monotonic()
         seconds = self.start.seconds
         seconds |= {"first_token_s": now - began, "start_s": now - launch_began}
-        self.facts |= _facts(self)
+        self.facts |= facts_of(self.config, self.start.args, self.llm.vllm_config)
+        self.facts["start"] = {**start_phases(self.log), **seconds}
         await self.reset()
 
     async def generate(self, request: Request, prompt: Sequence[int]) -> Completion:
@@ -267,36 +267,3 @@ class VllmEngine:
         """Return totals since the last reset. See ``Engine.counters``."""
         await self.tally.settle(self._answered)
         return self.tally.totals()
-
-
-def _facts(engine: VllmEngine) -> dict[str, Json]:
-    import vllm
-
-    vllm_config = engine.llm.vllm_config
-    model, cache = vllm_config.model_config, vllm_config.cache_config
-    got = vllm_args.effective(engine.config.args, engine.start.args, vllm_config)
-    blocks, size = cache.num_gpu_blocks, cache.block_size
-    facts: dict[str, Json] = {
-        "version": vllm.__version__,
-        "device": _device(),
-        "vocab_size": model.get_vocab_size(),
-        "model": {"dtype": got.get("dtype"), "max_model_len": model.max_model_len},
-        "effective": got,
-        "changed": vllm_args.changed(engine.config.args, got),
-        "start": {**start_phases(engine.log), **engine.start.seconds},
-    }
-    if blocks and size:
-        facts["kv_cache_tokens"] = blocks * size
-    return facts
-
-
-def _device() -> str:
-    from vllm.platforms import current_platform
-
-    if not current_platform.is_cpu():
-        return str(current_platform.get_device_name())
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
-        for line in file:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -76,13 +76,22 @@ def unknown_arguments(args: Mapping[str, Json]) -> str:
     Names must be exact: vLLM's command line also takes unambiguous beginnings, its Python
     interface does not, and a preset has to mean the same to both.
     """
-    known = argument_names()
-    problems = []
-    for name in args:
-        if name not in known:
-            hint = nearest(name.replace("-", "_"), known)
-            problems.append(f"vLLM has no engine argument {name!r}" + (f"; {hint}" if hint else ""))
-    return ". ".join(problems)
+    from vllm import AsyncEngineArgs
+
+    hints = {item.name: item.type for item in fields(AsyncEngineArgs)}
+    problems = [_unknown("vLLM", "engine argument", name, hints) for name in args.keys() - hints]
+    for name, value in args.items():
+        inside = nested_class(name, hints.get(name)) if isinstance(value, Mapping) else None
+        if inside is not None:
+            known = [item.name for item in fields(inside)]
+            wrong = [key for key in value if key.replace("-", "_") not in known]
+            problems += [_unknown(name, "field", key, known) for key in wrong]
+    return ". ".join(sorted(problems))
+
+
+def _unknown(owner: str, what: str, name: str, known: Iterable[str]) -> str:
+    hint = nearest(name.replace("-", "_"), known)
+    return f"{owner} has no {what} {name!r}" + (f"; {hint}" if hint else "")
 
 
 def engine_args(config: EngineConfig) -> Any:
@@ -183,7 +192,7 @@ def _jsonable_whole(value: Any) -> Json:
             return str(value).removeprefix("torch.")
 
 
-def nested_class(name: str, hint: Any) -> type | None:
+def nested_class(name: str, hint: Any) -> type[Any] | None:
     """Return vLLM's configuration class of a nested argument, None where it has none.
 
     ``speculative_config`` is annotated as a plain mapping; its class goes by the same name.

@@ -33,6 +33,7 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     (_REJECTED, "model_too_long", r"max_model_len .*is greater than the derived max_model_len"),
     (_REJECTED, "model_not_found", r"not a valid model identifier|Repository Not Found"),
     (_REJECTED, "model_not_found", r"does not appear to have a file named|couldn't find them in"),
+    (_REJECTED, "model_not_found", r"Can't load the configuration of|Repo id must"),
     (_REJECTED, "unsupported_by_hardware", r"No common block size|multiples? of 32"),
     (_REJECTED, "unsupported_by_hardware", r"[Cc]ompute capability|No valid .*backend"),
     (
@@ -57,7 +58,8 @@ _POINTERS = re.compile(
     r"During handling of|leaked (semaphore|shared_memory)"
 )
 _PREFIX = re.compile(
-    r"^\((?P<process>[^)]*pid=\d+)\)\s+(?:(?P<level>[A-Z]+) \d\d-\d\d [\d:]{8} \[(?P<place>[^\]]*)\] ?)?"
+    r"^(?:\((?P<process>[^)]*pid=\d+)\)\s+)?"
+    r"(?:(?P<level>[A-Z]+) \d\d-\d\d [\d:]{8} \[(?P<place>[^\]]*)\] ?)?"
 )
 _EXCEPTION = re.compile(r"^[\w.]*(?:Error|Exception|Exit|Interrupt)\b(?:: .*|:)?$")
 _PYDANTIC_TAIL = re.compile(r"\s*\[type=\w+, input_value=.*|^\s*For further information visit .*")
@@ -140,9 +142,8 @@ class _Line:
     @classmethod
     def read(cls, line: str) -> _Line:
         found = _PREFIX.match(line)
-        if found is None:
-            return cls("", "", line)
-        record = f"{found['process']} {found['place']}"
+        assert found is not None  # both halves may be absent
+        record = " ".join(filter(None, (found["process"], found["place"])))
         return cls(record, found["level"] or "", line[found.end() :])
 
     @property
