@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Self
 
 from tuner.job import Deadlines, Job
 from tuner.pools.host import LOG_NAME
-from tuner.pools.messages import Done, Phase, Ready, Run, Stop
+from tuner.pools.messages import Done, Phase, Run, Stop
 from tuner.pools.spec import HostSpec, OnPhase
 from tuner.pools.supervisor import ProcessId
 from tuner.records import Cost, Faulted, Outcome
@@ -50,10 +51,9 @@ class Limits:
         return deadlines.start_s + self.slack_s
 
     def job_s(self, job: Job) -> float:
-        """Longest job: host, engine, warm-up, and every replay at its deadline."""
-        replays = len(job.workload.measures) * job.repeats * job.deadlines.replay_s
-        start_s = self.host_start_s + self.engine_start_s(job.deadlines)
-        return start_s + job.deadlines.request_s + replays
+        """Longest job on a host that is ready: engine, warm-up, every replay at its deadline."""
+        replays_s = len(job.workload.measures) * job.repeats * job.deadlines.replay_s
+        return self.engine_start_s(job.deadlines) + job.deadlines.request_s + replays_s
 
 
 class HostProcess:
@@ -63,6 +63,7 @@ class HostProcess:
         self._supervisor = supervisor
         self._link = link
         self._messages = own
+        self._ready = False
         self.id = ProcessId.of(supervisor.pid)
 
     @classmethod
@@ -98,28 +99,35 @@ class HostProcess:
 
         A host that is silent for too long is ended: ``launch_timeout`` or ``deadline``.
         """
-        job_ends = time.monotonic() + limits.job_s(job)
-        phase_ends = time.monotonic() + limits.host_start_s
-        phase = STARTING_HOST
         self._send(Run(job))
+        try:
+            self._ready = self._ready or self._receive(limits.host_start_s) is not None
+            if not self._ready:
+                return self._too_long(STARTING_HOST)
+            return self._follow(job, limits, on_phase)
+        except (EOFError, OSError):
+            return None
+
+    def _follow(self, job: Job, limits: Limits, on_phase: OnPhase) -> tuple[Outcome, Cost]:
+        phase, phase_ends = "", inf
+        job_ends = time.monotonic() + limits.job_s(job)
         while True:
-            try:
-                message = self._receive(min(job_ends, phase_ends) - time.monotonic())
-            except (EOFError, OSError):
-                return None
-            match message:
+            match self._receive(min(job_ends, phase_ends) - time.monotonic()):
                 case Done(outcome, cost):
                     return outcome, cost
-                case Ready():
-                    phase_ends = job_ends
                 case Phase(phase):
                     on_phase(phase)
                     start_s = limits.engine_start_s(job.deadlines)
                     starts = phase == STARTING_ENGINE
-                    phase_ends = time.monotonic() + start_s if starts else job_ends
+                    phase_ends = time.monotonic() + start_s if starts else inf
                 case _:
-                    self.end()
-                    return _too_long(phase), Cost()
+                    return self._too_long(phase)
+
+    def _too_long(self, phase: str) -> tuple[Outcome, Cost]:
+        self.end()
+        reason = "launch_timeout" if phase in _STARTING else "deadline"
+        detail = f"{phase!r} took longer than the job's deadlines allow; the host was ended"
+        return Faulted(reason, detail), Cost()
 
     def stop(self, grace_s: float) -> None:
         """Ask the host to break off and exit; end its processes after ``grace_s`` seconds."""
@@ -170,11 +178,6 @@ def log_tail(directory: Path, lines: int = 15, most_bytes: int = 4096) -> list[s
                 text = log.read().decode(errors="replace")
             found += [f"{name} ends with:", *text.splitlines()[-lines:]]
     return found
-
-
-def _too_long(phase: str) -> Faulted:
-    reason = "launch_timeout" if phase in _STARTING else "deadline"
-    return Faulted(reason, f"ended while {phase!r} took longer than the job's deadlines allow")
 
 
 def _ended_how(code: int) -> str:

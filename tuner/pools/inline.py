@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -75,7 +75,7 @@ class InlinePool:
         finally:
             self._waiting.popleft()
             self._tell(SlotPhase(slot, None, "idle"))
-        return job, outcome, replace(cost, gpus=job.config.gpus)
+        return job, outcome, cost
 
     def _run(self, slot: int, job: Job) -> tuple[Outcome, Cost]:
         def on_phase(phase: str) -> None:

@@ -46,6 +46,7 @@ class _Slot:
     actor: Any
     job: Job | None = None
     result: Any = None
+    began: float = 0.0
     overdue_at: float = 0.0
     state: Any = None
     next_poll_at: float = 0.0
@@ -113,7 +114,9 @@ class RayPool:
         slot = self._slots[placement.number]
         slot.held = replace(slot.held, busy=True, last=job.config)
         slot.job = job
-        slot.overdue_at = time.monotonic() + self.limits.job_s(job) + _ACTOR_START_S
+        slot.began = time.monotonic()
+        slot.overdue_at = slot.began + _ACTOR_START_S + self.limits.host_start_s
+        slot.overdue_at += self.limits.job_s(job)
         slot.result = slot.actor.run.remote(job)
 
     def collect(self, timeout_s: float) -> Result | None:
@@ -189,7 +192,8 @@ class RayPool:
             phase, slot.supervisor = ray.get(ref)
             if slot.supervisor is not None:
                 self._supervisors[slot.supervisor] = slot.held.node
-            self._tell(slot, phase)
+            if phase != IDLE:  # between two jobs; the end of a job is told with its result
+                self._tell(slot, phase)
 
     def _tell(self, slot: _Slot, phase: str) -> None:
         if phase != slot.phase and self.observer is not None:
@@ -203,7 +207,7 @@ class RayPool:
         except RayError as error:
             return self._lost(slot, f"{type(error).__name__}: {first_line(error)}")
         job = self._idle(slot)
-        return job, outcome, replace(cost, gpus=self._gpus(slot))
+        return job, outcome, cost
 
     def _lost(self, slot: _Slot, detail: str) -> Result:
         """Give up a slot whose actor is dead or silent; its supervisor ends the engine."""
@@ -211,7 +215,7 @@ class RayPool:
             ray.kill(slot.actor)
         job = self._idle(slot)
         del self._slots[slot.held.number]
-        return job, Faulted("worker_lost", detail), Cost(gpus=self._gpus(slot))
+        return job, Faulted("worker_lost", detail), Cost(other_s=time.monotonic() - slot.began)
 
     def _idle(self, slot: _Slot) -> Job:
         assert slot.job is not None
@@ -219,9 +223,6 @@ class RayPool:
         slot.held = replace(slot.held, busy=False)
         self._tell(slot, IDLE)
         return job
-
-    def _gpus(self, slot: _Slot) -> int:
-        return slot.held.units if self.capacity.cpus_per_engine is None else 0
 
     def _stop_all(self) -> None:
         slots, self._slots = list(self._slots.values()), {}

@@ -10,15 +10,19 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import worker
 from ray.exceptions import RayError
 
 import tuner
 from tuner.errors import TunerError
+from tuner.pools.ray_guard import guarded
 from tuner.pools.slots import Capacity
+from tuner.pools.spec import import_path
 
 #: For the Ray that we start: end what a dead worker leaves, start no idle workers, report nothing
 #: to anyone, and leave device visibility alone where a worker asks for no GPU.
@@ -35,31 +39,68 @@ _NOT_FOR_RAY = ("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES",)
 _OBJECT_STORE_BYTES = 512 << 20
 
 
+def connected(address: str | None, capacity: Capacity) -> AbstractContextManager[None]:
+    """Connect to a cluster, or start a local Ray without a dashboard; disconnect or end it.
+
+    Raises TunerError where Ray cannot be used, or is in use by this process already.
+    """
+    if ray.is_initialized():
+        raise TunerError("this process uses Ray already", "one Ray pool at a time")
+    return _started(capacity) if address is None else _joined(address)
+
+
 @contextlib.contextmanager
-def connected(address: str | None, capacity: Capacity) -> Iterator[None]:
-    """Connect to a cluster, or start a local Ray without a dashboard; disconnect or end it."""
-    package = Path(tuner.__file__).parent
-    path = os.pathsep.join(filter(None, [str(package.parent), os.environ.get("PYTHONPATH")]))
-    options: dict[str, Any] = {"runtime_env": {"py_modules": [str(package)]}}
+def _started(capacity: Capacity) -> Iterator[None]:
+    scratch = tempfile.mkdtemp(prefix="tuner-ray-", dir=_short_temporary_directory())
+    changes = {**_RAY_ENVIRONMENT, "PYTHONPATH": import_path(os.environ)}
     with contextlib.ExitStack() as stack:
-        if address is None:
-            scratch = tempfile.mkdtemp(prefix="tuner-ray-", dir=_short_temporary_directory())
-            stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-            options = {**_local_resources(capacity), "_temp_dir": scratch}
-        with _environment({**_RAY_ENVIRONMENT, "PYTHONPATH": path}), _same_signal_handlers():
-            stack.callback(ray.shutdown)
-            try:
-                ray.init(
-                    address or "local",  # None would join whatever Ray it finds
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    namespace=f"tuner-{os.getpid()}",
-                    **options,
-                )
-            except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-                where = f"Ray at {address}" if address else "a local Ray"
-                raise TunerError(f"cannot use {where}: {first_line(error)}") from error
+        started = stack.enter_context(guarded(scratch))
+        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        stack.enter_context(_silent())
+        stack.callback(ray.shutdown)
+        with _environment(changes), _same_signal_handlers():
+            # An address of None would join whatever Ray it finds.
+            _initialize("local", {**_local_resources(capacity), "_temp_dir": scratch})
+        started()
         yield
+
+
+@contextlib.contextmanager
+def _joined(address: str) -> Iterator[None]:
+    package = str(Path(tuner.__file__).parent)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_silent())
+        stack.callback(ray.shutdown)
+        with _same_signal_handlers():
+            _initialize(address, {"runtime_env": {"py_modules": [package]}})
+        yield
+
+
+def _initialize(address: str, options: Mapping[str, Any]) -> None:
+    try:
+        ray.init(
+            address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            namespace=f"tuner-{os.getpid()}",
+            **options,
+        )
+    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+        raise TunerError(f"cannot use Ray ({address}): {first_line(error)}") from error
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Keep Ray from printing about workers that die: the pool reports them as outcomes.
+
+    Ray has no switch for these messages (``log_to_driver`` is about the workers' own output).
+    """
+    before = getattr(worker, "print_to_stdstream", None)
+    worker.print_to_stdstream = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = before
 
 
 def _local_resources(capacity: Capacity) -> dict[str, Any]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
+import tuner
 from tuner.config import Json
 from tuner.engines import Launcher
 from tuner.errors import TunerError
@@ -67,6 +70,12 @@ class RunLoop(Protocol):
 
     def __call__(self, main: Coroutine[Any, Any, T], /) -> T:
         """Run one coroutine and return its result."""
+
+
+def import_path(environment: Mapping[str, str]) -> str:
+    """Return a PYTHONPATH with which another process finds this package where we found it."""
+    root = str(Path(tuner.__file__).parent.parent)
+    return os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
 
 
 @contextlib.contextmanager

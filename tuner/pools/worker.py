@@ -11,11 +11,10 @@ from pathlib import Path
 
 import psutil
 
-import tuner
 from tuner.job import Job
 from tuner.pools.host import CORES_VARIABLE
 from tuner.pools.host_process import STARTING_HOST, HostProcess, Limits, log_tail
-from tuner.pools.spec import HostSpec, OnPhase
+from tuner.pools.spec import HostSpec, OnPhase, import_path
 from tuner.pools.supervisor import ProcessId, adopt_orphans, end_descendants
 from tuner.records import Cost, Faulted, Outcome
 
@@ -26,8 +25,8 @@ SLOT_VARIABLE = "TUNER_SLOT"
 _LEAVE_S = 10.0
 #: Seconds to wait for what an earlier worker of this slot left to its supervisor.
 _CLEAN_S = 30.0
-#: Ray's own for its workers, and a port that all slots would share.
-_NOT_FOR_ENGINES = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT", "VLLM_PORT")
+#: Set by Ray for its workers; they would change an engine.
+_RAYS_OWN = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +143,10 @@ def host_environment(spec: HostSpec, env: Mapping[str, str], place: Place) -> di
     inherited = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("RAY_") and name not in _NOT_FOR_ENGINES
+        if not name.startswith("RAY_") and name not in _RAYS_OWN
     }
     merged = {**inherited, **spec.env, **env, SLOT_VARIABLE: str(place.slot)}
+    merged.pop("VLLM_PORT", None)  # all slots would scan for free ports from the same one
     if place.cores:
         merged[CORES_VARIABLE] = ",".join(map(str, place.cores))
-    root = str(Path(tuner.__file__).parent.parent)
-    merged["PYTHONPATH"] = os.pathsep.join(filter(None, [root, merged.get("PYTHONPATH")]))
-    return merged
+    return {**merged, "PYTHONPATH": import_path(merged)}
