@@ -46,8 +46,9 @@ class TokenSource:
         *,
         scope: str = "measured",
     ) -> None:
-        allowed = np.arange(min(FIRST_ORDINARY, vocab_size), vocab_size, dtype=np.int32)
-        allowed = np.setdiff1d(allowed, np.asarray(sorted(special), np.int32))
+        ordinary = np.arange(vocab_size) >= FIRST_ORDINARY
+        ordinary[[token for token in special if 0 <= token < vocab_size]] = False
+        allowed = np.flatnonzero(ordinary).astype(np.int32)
         if len(allowed) < 2:
             raise ValueError(f"vocabulary of {vocab_size} has {len(allowed)} ordinary tokens")
         self._allowed = allowed
