@@ -8,11 +8,12 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 from rich.console import Console
 
+from tuner.cli_trace import trace_app
 from tuner.config import Json
 from tuner.errors import StoreError, StudyError, TunerError
 
@@ -24,8 +25,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+app.add_typer(trace_app, name="trace")
+
+#: Columns where nobody looks: wide enough for the tables, whatever reads the pipe.
+PIPE_WIDTH = 140
+
+
+def _console(stream: TextIO, stderr: bool = False) -> Console:
+    width = None if stream.isatty() else PIPE_WIDTH
+    return Console(stderr=stderr, highlight=False, width=width)
+
+
+out = _console(sys.stdout)
+err = _console(sys.stderr, stderr=True)
 
 NO_FRONT, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
@@ -149,13 +161,20 @@ def dashboard(
     folder: Results,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8080,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Refuse every change: for sharing.")
+    ] = False,
 ) -> None:
     """Open Optuna's dashboard on a study's storage."""
     from tuner.dashboard import serve
     from tuner.results import open_store
 
+    def announce(address: str) -> None:
+        out.print(f"dashboard at {address} (Ctrl-C ends it)", soft_wrap=True)
+
     with errors_as_exit_codes():
-        serve(open_store(folder).study, host, port)
+        study = open_store(folder).study
+        serve(study, host, port, read_only=read_only, announce=announce)
 
 
 @app.command()

@@ -41,7 +41,7 @@ def _tell(spec: StudySpec, found: Preview) -> None:
         out.print(f"first      {known.label}", markup=False)
     trace = found.workload.trace
     out.print(f"workload   {found.workload.name}: {len(trace)} requests in {trace.span_s:.1f} s")
-    out.print(f"cost       {_cost(found)}")
+    out.print(f"cost       {_cost(found)}", soft_wrap=True)
 
 
 def _cost(found: Preview) -> str:

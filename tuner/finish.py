@@ -10,12 +10,13 @@ from pathlib import Path
 
 from tuner import exports
 from tuner.config import Json
+from tuner.dashboard import Notes, annotate
 from tuner.errors import Problem, StudyError
 from tuner.exports import Parse
 from tuner.presets import Preset, Provenance
 from tuner.records import TrialRecord
 from tuner.report import write_report
-from tuner.results import StudyResults, load_results
+from tuner.results import StudyResults, load_results, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,12 @@ def write_all(folder: Path, command: str) -> Taken:
         results.front_frame().to_csv(front, index=False)
         with _parser(provenance) as parse:
             written = exports.write(presets, folder / "presets", parse)
+    annotate(
+        open_store(folder).study,
+        results.records,
+        results.objectives,
+        Notes(log=lambda number: str(folder / "trials" / str(number) / "engine.log")),
+    )
     return Taken(front, written, _report(results, presets, provenance))
 
 

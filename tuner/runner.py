@@ -23,9 +23,11 @@ from tuner.study import StudySpec
 from tuner.study_arguments import argument_problems
 from tuner.tune import Check, Loop, StopRequest
 
-
 if TYPE_CHECKING:
     from tuner.engines.vllm_check import Checker, Verdict
+
+#: Compile and kernel caches that outlive a study.
+CACHE = Path.home() / ".cache" / "vllm-tuner"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,7 @@ class Surroundings:
     folder: Path
     observers: Sequence[Observer] = ()
     stop: StopRequest = field(default_factory=StopRequest)
-    #: Compile and kernel caches that outlive a study.
-    cache: Path = field(default_factory=lambda: Path.home() / ".cache" / "vllm-tuner")
+    cache: Path = CACHE
 
     def say(self, message: str) -> None:
         """Tell the observers one sentence."""
@@ -54,7 +55,7 @@ def run_study(spec: StudySpec, around: Surroundings) -> str:
     for warning in spec.warnings:
         around.say(warning)
     with contextlib.ExitStack() as stack:
-        checker = stack.enter_context(checking(spec))
+        checker = stack.enter_context(checking(spec, around.cache))
         known = [] if checker is None else known_good(spec, checker, workload)
         store = _store(spec, around.folder)
         strategy = _strategy(spec, store, known)
@@ -78,7 +79,7 @@ def run_study(spec: StudySpec, around: Surroundings) -> str:
 
 
 @contextlib.contextmanager
-def checking(spec: StudySpec) -> Iterator[Checker | None]:
+def checking(spec: StudySpec, cache: Path = CACHE) -> Iterator[Checker | None]:
     """Give a checker of the installed vLLM, None for a simulated engine.
 
     Raises StudyError for engine arguments that the installed vLLM does not know.
@@ -88,8 +89,10 @@ def checking(spec: StudySpec) -> Iterator[Checker | None]:
         return
     from tuner.engines.vllm_check import Checker
 
-    with Checker() as checker:
-        problems = argument_problems(spec, checker.arguments())
+    with Checker(_environment(spec, cache)) as checker:
+        known = checker.arguments()
+        switches = {name for name, argument in known.items() if argument.kind == "bool"}
+        problems = argument_problems(spec, known, switches)
         if problems:
             raise StudyError(problems, f"names are those of the installed vLLM {checker.version}")
         yield checker
@@ -181,20 +184,26 @@ def _pool(spec: StudySpec, around: Surroundings) -> contextlib.AbstractContextMa
 
         launcher = SimulatedLauncher(SimulatedCosts(**options))
         return InlinePool(launcher, evaluate, spec.ray.slots or 1, observer=teller)
-    from tuner.engines.vllm import base_env
     from tuner.pools.ray import RayPool
     from tuner.pools.slots import Capacity
     from tuner.pools.spec import HostSpec
 
     gpu = on_gpus(spec)
     cores = None if gpu else int(spec.engine.cpus or len(os.sched_getaffinity(0)))
-    env = {**base_env(around.cache, device="cuda" if gpu else "cpu"), **spec.base.env}
     return RayPool(
-        HostSpec(spec.engine.kind, options, env),
+        HostSpec(spec.engine.kind, options, _environment(spec, around.cache)),
         Capacity(spec.ray.gpus, spec.ray.slots, cores),
         spec.ray.address,
         observer=teller,
     )
+
+
+def _environment(spec: StudySpec, cache: Path) -> dict[str, str]:
+    """Return the one environment of all engines of a study, and of what checks for them."""
+    from tuner.engines.vllm import base_env
+
+    device = "cuda" if on_gpus(spec) else "cpu"
+    return {**base_env(cache, device=device, model=spec.base.model), **spec.base.env}
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,11 +29,14 @@ from tuner.records import (
     TrialRecord,
 )
 
+# Nothing is printed by the library; what a user should know is an event.
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
 #: Name of the constraint that says whether an engine with this configuration can run at all.
 CAN_RUN = "can_run"
 INTERRUPTED = "interrupted"
 #: Attributes that say what a queued trial is, and so go with it when it is queued again.
-_KEPT = ("label", "arguments", "teaches", "retries")
+_KEPT = ("label", "arguments", "teaches", "retries", "rides")
 
 
 def sqlite_url(folder: Path) -> str:
@@ -62,7 +65,6 @@ class Store:
 
         Raises StoreError, naming the difference, where the stored study was defined otherwise.
         """
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
         study = optuna.create_study(
             storage=url,
             study_name=name,
@@ -84,7 +86,6 @@ class Store:
     @classmethod
     def load(cls, url: str, name: str) -> Store:
         """Open a stored study to read it. Raises StoreError where there is none."""
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
         try:
             study = optuna.load_study(storage=url, study_name=name)
         except KeyError:
