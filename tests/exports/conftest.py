@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tuner.engines.vllm_check import Checker
 from tuner.errors import TunerError
 
 # The options hang on the sub-parser of "serve"; a file is read by the parser above it. It matters:
@@ -80,6 +81,8 @@ def parse_words() -> Iterator[Words]:
 
 
 @pytest.fixture(scope="session")
-def parse(parse_words: Words) -> Callable[[Path], dict[str, Any]]:
+def parse() -> Iterator[Callable[[Path], dict[str, Any]]]:
     """Parse a config file as ``vllm serve --config FILE`` does."""
-    return lambda path: parse_words(["serve", "--config", str(path)])
+    pytest.importorskip("vllm")
+    with Checker() as checker:
+        yield checker.parse_config_file
