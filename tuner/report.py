@@ -60,6 +60,7 @@ def _context(
         ],
         "objectives": [(title(o.metric), "↑" if o.maximize else "↓") for o in results.objectives],
         "default": default,
+        "common": content.front_common(shown, default),
         "front": content.front_rows(shown, default) if shown.measured else [],
         "summary": content.summary(records),
         "times": content.time_split(records),
@@ -67,7 +68,10 @@ def _context(
         "mismatches": content.mismatches(records),
         "warnings": content.warnings(records),
         "workload": content.workload_facts(recommended) if recommended else [],
-        "trials": [content.row(record, shown, default) for record in records],
+        "trials": [
+            content.row(record, shown, default, content.common_settings(records, default))
+            for record in records
+        ],
         "origin": content.origin(provenance, model),
         "beyond": beyond(shown) if shown.measured else 0,
         "figures": _figures(shown),

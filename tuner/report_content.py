@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.config import Json
@@ -19,6 +19,8 @@ from tuner.report_text import (
     differences,
     quantity,
     seconds,
+    settings_text,
+    shared,
     title,
     value_text,
 )
@@ -69,11 +71,16 @@ def scores(
     )
 
 
-def row(record: TrialRecord, shown: Shown, default: TrialRecord | None) -> Row:
-    """Return one trial as a table shows it."""
+def row(
+    record: TrialRecord,
+    shown: Shown,
+    default: TrialRecord | None,
+    common: Mapping[str, Json] | None = None,
+) -> Row:
+    """Return one trial as a table shows it, without the settings that are ``common`` to all."""
     members = {member.number for member in shown.front}
     base = default.config if default else None
-    differing = {} if record is default else differences(record.config, base)
+    differing = {} if record is default else differences(record.config, base, common)
     cost = record.cost
     outcome, reason = _outcome(record)
     kind = "member" if record.number in members else "baseline" if is_baseline(record) else "trial"
@@ -108,10 +115,25 @@ def _outcome(record: TrialRecord) -> tuple[str, str]:
 
 def front_rows(shown: Shown, default: TrialRecord | None) -> list[Row]:
     """Return baselines, then members, best first in the first objective."""
+    above, below = ordered(_fronting(shown), shown.objectives)
+    common = common_settings(_fronting(shown), default)
+    return [row(record, shown, default, common) for record in [*above, *below]]
+
+
+def front_common(shown: Shown, default: TrialRecord | None) -> str:
+    """Return in one line what is set alike in all of ``front_rows`` and therefore left out."""
+    common = common_settings(_fronting(shown), default)
+    return settings_text(common) if common else ""
+
+
+def common_settings(records: Sequence[TrialRecord], default: TrialRecord | None) -> dict[str, Json]:
+    """Return what is set alike in all records; nothing where a default says what is usual."""
+    return {} if default else shared([record.config for record in records])
+
+
+def _fronting(shown: Shown) -> list[TrialRecord]:
     baselines = [record for record in shown.measured if is_baseline(record)]
-    both = {record.number: record for record in [*baselines, *shown.front]}
-    above, below = ordered(list(both.values()), shown.objectives)
-    return [row(record, shown, default) for record in [*above, *below]]
+    return list({record.number: record for record in [*baselines, *shown.front]}.values())
 
 
 def time_split(records: Sequence[TrialRecord]) -> list[tuple[str, str, float]]:

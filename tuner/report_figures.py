@@ -183,7 +183,8 @@ def _axis(text: str, keys: Sequence[float], everything: Sequence[float]) -> dict
     if not keys:
         return out
     low, high = min(keys), max(keys)
-    margin = 0.3 * (high - low) or 0.1 * abs(high) or 1.0
+    # A front of nearly equal values is not blown up: what is within noise shall look so.
+    margin = max(0.3 * (high - low), 0.1 * abs(high)) or 1.0
     reach = max(everything) - min(everything)
     if text != "trial" and reach > _FOCUS_FROM * (high - low + 2 * margin):
         out["range"] = [low - margin, high + margin]
@@ -235,8 +236,8 @@ def hypervolume_figure(shown: Shown) -> Figure:
 def hypervolume_shares(shown: Shown) -> list[float]:
     """Return after each trial the hypervolume so far as a share of the final one.
 
-    The reference point is a tenth beyond the final front's worst values, so that what is far from
-    the front counts nothing. 0 while nothing reaches it.
+    The reference point lies as far beyond the final front's worst values as the front is wide (at
+    least a tenth of the value): what is far from the front counts nothing.
     """
     maximize = [objective.maximize for objective in shown.objectives]
     feasible = [record for record in shown.records if record.feasible]
@@ -245,7 +246,7 @@ def hypervolume_shares(shown: Shown) -> list[float]:
     losses = pareto.oriented([r.scores or () for r in feasible], maximize)
     ends = losses[pareto.non_dominated(losses)]
     low, high = ends.min(axis=0), ends.max(axis=0)
-    reference = high + 0.1 * np.where(high > low, high - low, np.maximum(np.abs(high), 1e-9))
+    reference = high + np.maximum(high - low, 0.1 * np.maximum(np.abs(high), 1e-9))
     final = pareto.hypervolume(losses, list(reference))
     shares, seen = [], 0
     for record in shown.records:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -19,6 +19,8 @@ from tuner.report_text import (
     differences,
     flat,
     quantity,
+    settings_text,
+    shared,
     title,
     unit,
     value_text,
@@ -47,27 +49,31 @@ def front_table(
     Baselines come first, marked where they are members themselves; ``presets`` give members names.
     """
     default = default_baseline([*baselines, *front])
-    table = Table(box=SIMPLE_HEAD, caption=_caption(default), caption_justify="left")
+    members = {record.number for record in front}
+    both = {r.number: r for r in [*baselines, *front]}
+    above, below = ordered(list(both.values()), objectives)
+    common = {} if default else shared([record.config for record in both.values()])
+    table = Table(box=SIMPLE_HEAD, caption=_caption(default, common), caption_justify="left")
     table.add_column("trial", justify="right", no_wrap=True)
     table.add_column("name", no_wrap=True)
     for objective in objectives:
         head = f"{'↑' if objective.maximize else '↓'} {title(objective.metric)}"
         table.add_column(textwrap.fill(head, 16), justify="right", min_width=11)
     table.add_column("set otherwise" if default else "settings", overflow="fold")
-    members = {record.number for record in front}
-    both = {r.number: r for r in [*baselines, *front]}
-    above, below = ordered(list(both.values()), objectives)
     for record in [*above, *below]:
-        table.add_row(*_cells(record, objectives, default, _names(record, members, presets)))
+        settings = {} if record is default else _otherwise(record, default, common)
+        names = _names(record, members, presets)
+        table.add_row(*_cells(record, objectives, default, names), "\n".join(settings))
         if above and record is above[-1]:
             table.add_section()
     return table
 
 
-def _caption(default: TrialRecord | None) -> str:
-    if default is None:
-        return "vLLM's defaults were not measured: nothing to compare with."
-    return f"Changes are against trial {default.number}, vLLM's defaults."
+def _caption(default: TrialRecord | None, common: Mapping[str, Json]) -> str:
+    if default is not None:
+        return f"Changes are against trial {default.number}, vLLM's defaults."
+    text = "vLLM's defaults were not measured: nothing to compare with."
+    return f"{text}\nThe same in all: {settings_text(common)}." if common else text
 
 
 def _names(record: TrialRecord, members: set[int], presets: Sequence[Preset]) -> list[str]:
@@ -91,9 +97,15 @@ def _cells(
         if (ratio := gains.get(objective.metric)) is not None:
             cell.append(f"\n{change(ratio)}", "green" if better(ratio, objective) else "red")
         scores.append(cell)
-    differing = differences(record.config, default.config if default else None)
-    lines = [f"{name} {value_text(value)}" for name, value in differing.items()]
-    return [str(record.number), "\n".join(names), *scores, "\n".join(lines)]
+    return [str(record.number), "\n".join(names), *scores]
+
+
+def _otherwise(
+    record: TrialRecord, default: TrialRecord | None, common: Mapping[str, Json]
+) -> list[str]:
+    base = default.config if default else None
+    differing = differences(record.config, base, common)
+    return [f"{name} {value_text(value)}" for name, value in differing.items()]
 
 
 def front_rows(

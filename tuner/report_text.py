@@ -139,14 +139,26 @@ def flat(args: Mapping[str, Json], head: str = "") -> dict[str, Json]:
     return out
 
 
-def differences(config: EngineConfig, default: EngineConfig | None) -> dict[str, Json]:
+def differences(
+    config: EngineConfig, default: EngineConfig | None, common: Mapping[str, Json] | None = None
+) -> dict[str, Json]:
     """Return the flat arguments and environment that differ from the default's; None: not set.
 
-    Without a default it is everything that is set.
+    Without a default it is everything that is set, but for what is ``common`` to all shown.
     """
-    ours, theirs = _settings(config), _settings(default) if default else {}
+    if default is None:
+        return {n: v for n, v in _settings(config).items() if n not in (common or {})}
+    ours, theirs = _settings(config), _settings(default)
     names = sorted(set(ours) | set(theirs))
     return {n: ours.get(n) for n in names if ours.get(n) != theirs.get(n)}
+
+
+def shared(configs: Sequence[EngineConfig]) -> dict[str, Json]:
+    """Return the settings that are the same in all of several configurations; none for one."""
+    if len(configs) < 2:
+        return {}
+    every = [_settings(config) for config in configs]
+    return {n: v for n, v in every[0].items() if all(n in e and e[n] == v for e in every)}
 
 
 def _settings(config: EngineConfig) -> dict[str, Json]:

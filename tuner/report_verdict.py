@@ -196,6 +196,7 @@ def _sure(
             "Not confirmed: every number is one measurement. The best of many single measurements"
             " looks better than it is; expect part of the gain to go when it is measured again."
         )
+    out += _alike(presets, objectives)
     out += _spread(records, objectives)
     requests = _requests(best, objectives)
     if requests is not None:
@@ -205,6 +206,20 @@ def _sure(
         out.append(_price(presets, default, records))
     if default is None:
         out.append("No baseline: add vLLM's defaults to the study to see a gain.")
+    return out
+
+
+def _alike(presets: Sequence[Preset], objectives: Sequence[Objective]) -> list[str]:
+    """Say in which objectives the named members hardly differ."""
+    out = []
+    for objective in objectives:
+        values = [preset.scores[objective.metric] for preset in presets]
+        span = max(values) / min(values) - 1 if min(values) > 0 else 1.0
+        if 0 < span < NOISE_SHARE:
+            out.append(
+                f"The presets differ by only {number(span * 100)} % in {short(objective.metric)},"
+                " less than single measurements do: choose by the rest."
+            )
     return out
 
 
