@@ -23,7 +23,7 @@ from tuner.records import (
     Outcome,
     TrialRecord,
 )
-from tuner.report import write_report
+from tuner.report import verdict_note, write_report
 from tuner.report_content import banners, mismatches, summary
 from tuner.report_failures import failures
 from tuner.report_figures import Shown, beyond, front_figure, hypervolume_shares
@@ -294,6 +294,13 @@ def test_the_summary_counts_outcomes_and_seconds() -> None:
 
 def study(records: list[TrialRecord], folder: Path) -> StudyResults:
     return StudyResults(folder, "a <study>", (UP, DOWN), (), tuple(records))
+
+
+def test_the_verdict_is_there_as_a_note(tmp_path: Path) -> None:
+    results = study([*FRONT, BASE], tmp_path)
+    note = verdict_note(results, results.presets(results.provenance()))
+    assert note.startswith("## ")
+    assert "Not confirmed" in note
 
 
 def written(records: list[TrialRecord], folder: Path) -> str:

@@ -17,7 +17,7 @@ from tuner.report_failures import failures
 from tuner.report_figures import Shown, beyond, front_figure, hypervolume_figure, time_figure
 from tuner.report_parallel import parallel_figure
 from tuner.report_text import title
-from tuner.report_verdict import decide
+from tuner.report_verdict import decide, markdown
 from tuner.results import StudyResults
 
 
@@ -37,6 +37,12 @@ def write_report(
     draft.write_text(text, encoding="utf-8")
     os.replace(draft, path)
     return path
+
+
+def verdict_note(results: StudyResults, presets: Sequence[Preset]) -> str:
+    """Return the verdict in Markdown, for the dashboard's note or a pull request."""
+    default = default_baseline(results.records)
+    return markdown(decide(presets, results.objectives, default, results.records))
 
 
 def _context(
