@@ -54,6 +54,10 @@ class _Spent:
         finally:
             self.seconds[kind] = self.seconds.get(kind, 0.0) + clock() - began
 
+    def was(self, kind: str, really: str) -> None:
+        """Book what was spent on ``kind`` on something else."""
+        self.seconds[really] = self.seconds.pop(kind)
+
 
 @dataclass(slots=True)
 class _Collected:
@@ -87,10 +91,8 @@ async def evaluate(job: Job, launcher: Launcher, on_phase: OnPhase) -> tuple[Out
         outcome = Faulted("unknown", traceback.format_exc())
     total = asyncio.get_running_loop().time() - began
     other = max(total - sum(spent.seconds.values()), 0.0)
-    seconds = spent.seconds
-    return outcome, Cost(
-        start_s=seconds.get("start_s", 0.0), replay_s=seconds.get("replay_s", 0.0), other_s=other
-    )
+    seconds = {"start_s": 0.0, "reconfigure_s": 0.0, "replay_s": 0.0, **spent.seconds}
+    return outcome, Cost(**seconds, other_s=other)  # type: ignore[arg-type]
 
 
 async def _measurement(
@@ -104,6 +106,8 @@ async def _measurement(
         with spent.on("start_s"):
             launched = _launched(job, launcher, str(directory / "engine.log"))
             engine = await stack.enter_async_context(launched)
+        if engine.facts.get("live", {}).get("reused"):
+            spent.was("start_s", "reconfigure_s")
         _fits(job, engine.facts)
         prompts = _prompts(job, engine, "measured")
         on_phase("warm-up")
