@@ -1,0 +1,126 @@
+"""Changing a running ``vllm serve`` over HTTP, off unless asked for.
+
+    TUNER_LIVE_TOKEN=secret vllm serve MODEL --middleware tuner.engines.live.middleware.LiveConfig
+
+    GET  /tuner/live     what can be changed, and the values in effect
+    POST /tuner/live     {"max_num_seqs": 64, ...}: change them; wants an idle engine
+
+Without the variable the paths do not exist. Each request needs ``Authorization: Bearer secret`` and
+must come from the machine itself. Answers are JSON: 200 with the values as read back, or an
+``error`` with 400 (no JSON object), 401 (token), 403 (not from here), 405, 409 (refused, the engine
+is as it was) or 413.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from tuner.config import Json
+from tuner.engines.live import client
+from tuner.errors import ConfigRejected, EngineFault
+
+TOKEN = "TUNER_LIVE_TOKEN"
+PATH = "/tuner/live"
+_BODY_BYTES = 65536
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class _Answer(Exception):
+    """The answer to give: a status and what to say."""
+
+    def __init__(self, status: int, content: Json) -> None:
+        super().__init__(status)
+        self.status = status
+        self.content = content if isinstance(content, dict) else {"error": content}
+
+
+class LiveConfig:
+    """ASGI middleware that answers under ``/tuner/live`` and passes on everything else."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._token = os.environ.get(TOKEN, "")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        ours = scope["type"] == "http" and scope["path"] == PATH
+        if not (ours and self._token):
+            await self._app(scope, receive, send)
+            return
+        try:
+            self._admit(scope)
+            content = await _answered(scope, receive)
+            answer = _Answer(200, content)
+        except _Answer as other:
+            answer = other
+        await _say(send, answer)
+
+    def _admit(self, scope: Scope) -> None:
+        if not _is_here(scope.get("client")):
+            raise _Answer(403, "only from the machine itself")
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
+            raise _Answer(401, "this needs the token")
+
+
+def _is_here(address: Any) -> bool:
+    try:
+        host = ipaddress.ip_address(address[0])
+    except (TypeError, IndexError, ValueError):
+        return False
+    mapped = getattr(host, "ipv4_mapped", None)
+    return bool((mapped or host).is_loopback)
+
+
+async def _answered(scope: Scope, receive: Receive) -> dict[str, Json]:
+    llm = scope["app"].state.engine_client
+    try:
+        match scope["method"]:
+            case "GET":
+                return await client.state(llm)
+            case "POST":
+                values = _values(await _body(receive))
+                return {"values": dict(await client.apply(llm, values))}
+            case _:
+                raise _Answer(405, "GET or POST")
+    except ConfigRejected as rejected:
+        raise _Answer(409, rejected.detail) from rejected
+    except EngineFault as fault:
+        raise _Answer(500, str(fault)) from fault
+
+
+async def _body(receive: Receive) -> bytes:
+    body = b""
+    while True:
+        message = await receive()
+        body += bytes(message.get("body", b""))
+        if len(body) > _BODY_BYTES:
+            raise _Answer(413, f"more than {_BODY_BYTES} bytes")
+        if message["type"] == "http.disconnect" or not message.get("more_body"):
+            return body
+
+
+def _values(body: bytes) -> dict[str, Json]:
+    try:
+        values = json.loads(body)
+    except ValueError as error:
+        raise _Answer(400, f"not JSON: {error}") from error
+    if not isinstance(values, dict) or not values:
+        raise _Answer(400, "a JSON object of engine arguments is wanted")
+    return {name.replace("-", "_"): value for name, value in values.items()}
+
+
+async def _say(send: Send, answer: _Answer) -> None:
+    body = json.dumps(answer.content).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
