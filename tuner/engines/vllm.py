@@ -20,10 +20,11 @@ import psutil
 
 from tuner.config import EngineConfig, Json
 from tuner.engines import Completion, vllm_args
+from tuner.engines.live import client
 from tuner.engines.vllm_errors import death, message_of, refusal, start_failure
 from tuner.engines.vllm_facts import facts_of, start_phases
 from tuner.engines.vllm_process import Descendants, environment_kept, output_to
-from tuner.errors import ConfigRejected, EngineFault, RequestRejected
+from tuner.errors import EngineFault, RequestRejected, TunerError
 from tuner.trace import Request
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ class VllmEngine:
             temperature=0.0,
             output_kind=RequestOutputKind.DELTA,
         )
-        ranked = self.llm.vllm_config.scheduler_config.policy == "priority"
+        ranked = self.facts.get("effective", {}).get("scheduling_policy") == "priority"
         outputs: AsyncIterator[Any] = self.llm.generate(
             tokens_input(list(prompt)),
             sampling,
@@ -257,11 +258,19 @@ class VllmEngine:
         self.tally.reset()
 
     async def reconfigure(self, hot: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Change nothing for nothing; refuse everything else (live changes are not built yet)."""
-        if hot:
-            names = ", ".join(sorted(hot))
-            raise ConfigRejected("not_hot", f"cannot be changed on a running engine: {names}")
-        return {}
+        """Change hot arguments, forget prefixes. See ``Engine.reconfigure``; facts follow."""
+        if not hot:
+            return {}
+        try:
+            got = await client.apply(self.llm, hot)
+            effective = (await client.state(self.llm))["effective"]
+        except TunerError:
+            raise
+        except Exception as error:  # a change that breaks leaves nothing to rely on
+            raise death(error, self.log) from error
+        self.facts["effective"] = {**self.facts["effective"], **got}
+        self.facts["kv_cache_tokens"] = effective["kv_cache_tokens"]
+        return got
 
     async def counters(self) -> Mapping[str, float]:
         """Return totals since the last reset. See ``Engine.counters``."""
