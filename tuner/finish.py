@@ -15,7 +15,7 @@ from tuner.errors import Problem, StudyError
 from tuner.exports import Parse
 from tuner.presets import Preset, Provenance
 from tuner.records import TrialRecord
-from tuner.report import write_report
+from tuner.report import verdict_note, write_report
 from tuner.results import StudyResults, load_results, open_store
 
 
@@ -47,7 +47,10 @@ def write_all(folder: Path, command: str) -> Taken:
         open_store(folder).study,
         results.records,
         results.objectives,
-        Notes(log=lambda number: str(folder / "trials" / str(number) / "engine.log")),
+        Notes(
+            verdict_note(results, presets),
+            log=lambda number: str(folder / "trials" / str(number) / "engine.log"),
+        ),
     )
     return Taken(front, written, _report(results, presets, provenance))
 
