@@ -31,6 +31,7 @@ class DistinctSampler(BaseSampler):
     A sampler that has settled on its favourite draws it again and again, and parallel asks collapse
     onto one point (Optuna 5.0: 4 asks on 6 points gave 4 equal ones). Here a point that was tried,
     runs now, or breaks a rule is drawn anew; after ``DRAWS`` a random unseen one is taken.
+    ``view`` is the study as the inner sampler is to see it: by default as it is.
     """
 
     def __init__(
@@ -39,7 +40,9 @@ class DistinctSampler(BaseSampler):
         space: SearchSpace,
         allowed: Callable[[Point], bool],
         seed: int,
+        view: Callable[[Study], Study] = lambda study: study,
     ) -> None:
+        self._view = view
         self._inner = inner
         self._space = space
         self._allowed = allowed
@@ -66,8 +69,9 @@ class DistinctSampler(BaseSampler):
         """Draw a point that is new and allowed. Raises SearchSpaceError where none is found."""
         seen = tried(study, self._space)
         drawn: set[str] = set()
+        viewed = self._view(study)
         for _ in range(DRAWS):
-            point = self._draw(study, trial)
+            point = self._draw(viewed, trial)
             key = canonical(point)
             if key not in seen and self._allowed(point):
                 return to_params(self._space, point)

@@ -11,7 +11,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 
 from tuner.config import EngineConfig, Json, canonical
-from tuner.knobs import SearchSpace
+from tuner.knobs import Point, SearchSpace
 from tuner.records import Faulted, TrialRecord
 from tuner.rules import broken
 from tuner.store import Store, distribution, to_params, to_point
@@ -56,6 +56,14 @@ SAMPLERS: dict[str, Callable[[int, int | None], BaseSampler]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A point that a strategy chose itself, and what its trial should remember of it."""
+
+    point: Point
+    attributes: dict[str, Json] = field(default_factory=dict)
+
+
 class Plain:
     """Ask/tell on one Optuna study, kept in a ``Store``."""
 
@@ -78,7 +86,7 @@ class Plain:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             inner = SAMPLERS[sampler](seed, trials)
-        self._sampler = DistinctSampler(inner, space, self._allowed, seed)
+        self._sampler = DistinctSampler(inner, space, self._allowed, seed, self._view)
         self._study.sampler = self._sampler
 
     def enqueue(self, known: KnownGood) -> None:
@@ -99,8 +107,9 @@ class Plain:
         if not self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
             if self._sampler.exhausted(self._study):
                 return None
-            if self._grid:
-                self._enqueue_next_of_grid()
+            chosen = self._choose(live)
+            if chosen is not None:
+                self._study.enqueue_trial(to_params(self._space, chosen.point), chosen.attributes)
         trial = self._study.ask()
         attrs = trial.user_attrs
         point = self._suggest(trial, attrs.get("teaches"))
@@ -109,11 +118,19 @@ class Plain:
         self._store.begin(trial.number, config)
         return Proposal(trial.number, point, config)
 
+    def _choose(self, live: Collection[str]) -> Choice | None:
+        """Return what to try next, None to leave it to the sampler."""
+        return self._next_of_grid() if self._grid else None
+
     def tell(self, record: TrialRecord) -> None:
         """Store the outcome; queue a broken run again, ``RETRIES`` times."""
         self._store.finish(record)
         if isinstance(record.outcome, Faulted):
             self._retry(record.number)
+
+    def _view(self, study: optuna.Study) -> optuna.Study:
+        """Return the study as the sampler's model should see it."""
+        return study
 
     def _retry(self, number: int) -> None:
         attrs = self._study.trials[number].user_attrs
@@ -134,7 +151,7 @@ class Plain:
     def _in(self, name: str, value: Json) -> bool:
         return self._space[name].domain.contains(value)
 
-    def _enqueue_next_of_grid(self) -> None:
+    def _next_of_grid(self) -> Choice:
         seen = tried(self._study, self._space)
         left = (p for p in self._space.points() if canonical(p) not in seen and self._allowed(p))
-        self._study.enqueue_trial(to_params(self._space, next(left)))
+        return Choice(next(left))

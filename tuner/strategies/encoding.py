@@ -1,0 +1,88 @@
+"""Points of a space as rows of numbers, and how far apart two of them are, knob by knob."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.config import Json
+from tuner.knobs import ChoiceDomain, Domain, Knob, Point, SearchSpace
+
+Floats = NDArray[np.float64]
+
+
+#: Squared distance of "no value" from the middle of a range. (A point that is equally far from all
+#: of 0..1 does not exist, and a kernel of impossible distances is not positive definite.)
+_BESIDE = 0.75
+
+
+class Encoder:
+    """Rows of one number per knob; NaN where the knob is inactive or its value is unknown.
+
+    Ranges become 0..1 (in the logarithm where the domain says so), choices of numbers their rank
+    over 0..1. Other choices are categories: any two different ones are 1 apart. No value is one
+    more category; of a number it stands beside the middle of the range, 1 away from both ends.
+    """
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._knobs = space.knobs
+        self._category = np.array([_is_category(knob.domain) for knob in space.knobs])
+        self._places = [_places(knob.domain) for knob in space.knobs]
+
+    def rows(self, points: Iterable[Point]) -> Floats:
+        """Return shape (points, knobs)."""
+        listed = [
+            [
+                self._number(knob, places, point)
+                for knob, places in zip(self._knobs, self._places, strict=True)
+            ]
+            for point in points
+        ]
+        return np.array(listed, np.float64).reshape(len(listed), len(self._knobs))
+
+    def gaps(self, left: Floats, right: Floats) -> Floats:
+        """Return squared distances per knob, shape (knobs, left rows, right rows)."""
+        a, b = left.T[:, :, None], right.T[:, None, :]
+        here, there = np.isnan(a), np.isnan(b)
+        a, b = np.where(here, 0.5, a), np.where(there, 0.5, b)
+        category = self._category[:, None, None]
+        squared = np.where(category, (a != b) * 1.0, (a - b) ** 2)
+        apart = np.where(category, 1.0, squared + _BESIDE)
+        return np.asarray(np.where(here != there, apart, squared), np.float64)
+
+    def _number(self, knob: Knob, places: Mapping[Json, float] | None, point: Point) -> float:
+        if knob.name not in point:
+            return math.nan
+        value, domain = point[knob.name], knob.domain
+        if isinstance(domain, ChoiceDomain):
+            label = domain.label(value)
+            return places[_hashable(label)] if places is not None else math.nan
+        low, high, at = float(domain.low), float(domain.high), float(value)
+        if low == high:
+            return 0.0
+        if domain.log:
+            return math.log(at / low) / math.log(high / low)
+        return (at - low) / (high - low)
+
+
+def _is_category(domain: Domain) -> bool:
+    return isinstance(domain, ChoiceDomain) and not _numbers(domain.options)
+
+
+def _places(domain: Domain) -> dict[Json, float] | None:
+    if not isinstance(domain, ChoiceDomain):
+        return None
+    order = sorted(domain.options) if _numbers(domain.options) else list(domain.options)
+    span = max(len(order) - 1, 1) if _numbers(domain.options) else 1
+    return {_hashable(domain.label(option)): n / span for n, option in enumerate(order)}
+
+
+def _numbers(options: Sequence[Json]) -> bool:
+    return all(isinstance(o, int | float) and not isinstance(o, bool) for o in options)
+
+
+def _hashable(label: Json) -> tuple[type, Json]:
+    return type(label), label  # True and 1 are different labels

@@ -1,0 +1,159 @@
+"""What the trials so far say about points not tried: how much front is to be gained, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from tuner import pareto
+from tuner.knobs import Point, SearchSpace
+from tuner.objectives import Constraint, Objective
+from tuner.records import Infeasible, TrialRecord
+from tuner.strategies.encoding import Encoder
+from tuner.strategies.gaussian import STEPS, GaussianProcess
+from tuner.strategies.improvement import expected_improvement, free_boxes
+
+Floats = NDArray[np.float64]
+
+#: Measured trials before the model speaks.
+ENOUGH = 3
+#: Only this many of the latest trials are learned from: fitting costs their number cubed.
+LATEST = 250
+#: The reference point lies beyond the front's worst values by this share of the values' spread.
+MARGIN = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What is optimized, and what must hold."""
+
+    objectives: Sequence[Objective]
+    constraints: Sequence[Constraint]
+
+    @property
+    def maximize(self) -> list[bool]:
+        """Per objective, whether more is better."""
+        return [objective.maximize for objective in self.objectives]
+
+
+class Model:
+    """One Gaussian process per objective, per constraint ever violated, and for what can run.
+
+    Objectives whose values are all positive are modelled in the logarithm: a tenth more throughput
+    weighs as much as a tenth less latency.
+    """
+
+    def __init__(self, space: SearchSpace, targets: Targets) -> None:
+        self._encoder = Encoder(space)
+        self._targets = targets
+        self._knobs = len(space.knobs)
+        self._processes: dict[str, GaussianProcess] = {}
+        self._ready = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether ``gain`` can be asked: enough trials were measured at the last ``learn``."""
+        return self._ready
+
+    def learn(self, records: Sequence[TrialRecord], running: Sequence[Point] = ()) -> None:
+        """Fit to finished trials. ``running`` points count as if they gave what is expected."""
+        known = [r for r in records if r.scores is not None or isinstance(r.outcome, Infeasible)]
+        known = known[-LATEST:]
+        measured = [r for r in known if r.scores is not None]
+        self._seen = self._encoder.rows([r.point for r in known] + list(running))
+        self._ready = len(measured) >= ENOUGH
+        if not self._ready:
+            return
+        self._rows = self._encoder.rows(r.point for r in measured)
+        self._running = self._encoder.rows(running)
+        self._gates = [self._gate("can_run", known, [_label(r) for r in known])]
+        for n, constraint in enumerate(self._targets.constraints):
+            held = [r.violations[n] for r in measured]
+            self._gates.append(self._gate(constraint.metric, measured, held))
+        losses = _losses(measured, self._targets.maximize)
+        self._fitted = [self._fit(str(n), self._rows, column) for n, column in enumerate(losses.T)]
+        self._boxes = self._free(measured, losses)
+
+    def gain(self, points: Sequence[Point]) -> Floats:
+        """Return the front's expected gain per point, times the chance that it is allowed."""
+        rows = self._encoder.rows(points)
+        mean, std = self._belief(rows)
+        gain = expected_improvement(mean, std, self._boxes)
+        for gate in self._gates:
+            if gate is not None:
+                process, seen = gate
+                belief = process.posterior(self._encoder.gaps(rows, seen))
+                gain = gain * ndtr(-belief.mean / np.hypot(belief.std, process.noise_std))
+        return np.asarray(gain, np.float64)
+
+    def novelty(self, points: Sequence[Point]) -> Floats:
+        """Return each point's distance to the nearest known or running one, inf without any."""
+        if not len(self._seen):
+            return np.full(len(points), np.inf)
+        gaps = self._encoder.gaps(self._encoder.rows(points), self._seen)
+        return np.asarray(np.sqrt(gaps.sum(axis=0)).min(axis=1), np.float64)
+
+    def _belief(self, rows: Floats) -> tuple[Floats, Floats]:
+        gaps = self._encoder.gaps(rows, self._with_running)
+        beliefs = [process.posterior(gaps) for process in self._fitted]
+        return np.column_stack([b.mean for b in beliefs]), np.column_stack([b.std for b in beliefs])
+
+    def _fit(self, name: str, rows: Floats, values: Floats, steps: int = STEPS) -> GaussianProcess:
+        process = self._processes.setdefault(name, GaussianProcess(self._knobs))
+        process.fit(self._encoder.gaps(rows, rows), _calm(values), steps)
+        return process
+
+    def _gate(
+        self, name: str, records: Sequence[TrialRecord], values: Sequence[float]
+    ) -> tuple[GaussianProcess, Floats] | None:
+        """Fit a model of what must be <= 0; None while it always was."""
+        if not any(value > 0 for value in values):
+            return None
+        rows = self._encoder.rows(r.point for r in records)
+        return self._fit(name, rows, np.array(values, np.float64)), rows
+
+    def _free(self, measured: Sequence[TrialRecord], losses: Floats) -> tuple[Floats, Floats]:
+        """Return the boxes that the believed front leaves free, the running points included."""
+        self._with_running = self._rows
+        believed, _ = self._belief(self._rows)
+        front = believed[[r.feasible for r in measured]]
+        if len(self._running):
+            expected, _ = self._belief(self._running)
+            front = np.concatenate([front, expected])
+            self._believe(np.concatenate([losses, expected]))
+        typical = np.median(losses, axis=0)
+        if not len(front):
+            return free_boxes(np.empty((0, losses.shape[1])), losses.max(axis=0))
+        edge = front[pareto.non_dominated(front)]
+        spread = np.maximum(typical, edge.max(axis=0)) - edge.min(axis=0)
+        return free_boxes(edge, np.maximum(typical, edge.max(axis=0)) + MARGIN * spread + 1e-9)
+
+    def _believe(self, losses: Floats) -> None:
+        """Take the running points in, with the fitted lengths as they are."""
+        self._with_running = np.concatenate([self._rows, self._running])
+        for n, column in enumerate(losses.T):
+            self._fit(str(n), self._with_running, column, steps=0)
+
+
+def _label(record: TrialRecord) -> float:
+    return 1.0 if record.scores is None else -1.0
+
+
+def _losses(measured: Sequence[TrialRecord], maximize: Sequence[bool]) -> Floats:
+    """Return shape (n, m), smaller is better, in the logarithm where all values are positive."""
+    scores = np.array([r.scores for r in measured], np.float64)
+    for column in scores.T:
+        if (column > 0).all():
+            column[:] = np.log(column)
+    return pareto.oriented(scores.tolist(), maximize)
+
+
+def _calm(values: Floats) -> Floats:
+    """Return values with the far bad end pulled in: how bad a bad point is teaches little."""
+    low, middle, high = np.percentile(values, [10, 50, 90])
+    limit = middle + 3.0 * max(high - middle, middle - low)
+    return np.minimum(values, limit) if limit > middle else values

@@ -1,0 +1,101 @@
+"""Priced: the expected gain of a trial, divided by the measured price of getting there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tuner.config import canonical
+from tuner.knobs import Point
+from tuner.store import Store
+from tuner.strategies import Search
+from tuner.strategies.plain import Choice
+from tuner.strategies.prices import LIVE, Keys
+from tuner.strategies.riding import DRAWN, Origin, Riding
+
+#: Share of a start's seconds that a trial is charged. An engine, once started, serves cheap trials
+#: after this one too: charging the first for all of it would keep the search where it is.
+CHARGED = 0.5
+#: Best offers whose neighbours are looked at too, how many of each, and how often.
+REFINED, NEIGHBOURS, ROUNDS = 6, 12, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A point that may be tried next: riding on a live engine, or from a start."""
+
+    point: Point
+    origin: Origin | None
+    price_s: float
+
+
+class Priced(Riding):
+    """One model of all trials; whatever gives most front per GPU second comes next.
+
+    A hot variant of a live key, a key whose code is compiled, or a fresh one: each is charged what
+    such trials have cost so far (inverse cost weighting: Snoek et al., "Practical Bayesian
+    optimization of machine learning algorithms", 2012, section 3.2).
+    """
+
+    def __init__(self, store: Store, search: Search, charged: float = CHARGED) -> None:
+        super().__init__(store, search)
+        self._charged = charged
+        self._keys: dict[str, Keys] = {}
+
+    def _choose(self, live: Collection[str]) -> Choice | None:
+        seen, good = self._seen(), self._good()
+        origins = list(self._origins_of(live).values())
+        offers = [
+            self._live_offer(point, origin)
+            for origin in origins
+            for point in self._riders(origin, good, seen)
+        ]
+        names = self._space.names
+        full = self._candidates.anywhere(DRAWN, seen)
+        full += self._candidates.near(good, DRAWN, seen, names)
+        offers += [self._offer(point, live) for point in full]
+        if not offers:
+            return None
+        for _ in range(ROUNDS if self._learn().ready else 0):
+            offers += self._neighbours(self._ranked(offers)[:REFINED], live, seen)
+        best = self._ranked(offers)[0]
+        return self._ride(best.origin, best.point) if best.origin else Choice(best.point)
+
+    def _ranked(self, offers: Sequence[Offer]) -> list[Offer]:
+        model = self._learn()
+        points = [offer.point for offer in offers]
+        value = model.gain(points) if model.ready else model.novelty(points)
+        if not np.isfinite(value).all():
+            return list(offers)
+        order = np.argsort(-value / [offer.price_s for offer in offers], kind="stable")
+        return [offers[n] for n in order]
+
+    def _neighbours(
+        self, best: Sequence[Offer], live: Collection[str], seen: Collection[str]
+    ) -> list[Offer]:
+        found: list[Offer] = []
+        for offer in best:
+            near, hot = [offer.point], self._search.hot
+            if offer.origin is None:
+                points = self._candidates.near(near, NEIGHBOURS, seen, self._space.names)
+                found += [self._offer(point, live) for point in points]
+            else:
+                points = self._candidates.near(near, NEIGHBOURS, seen, hot)
+                found += [self._live_offer(point, offer.origin) for point in points]
+        return found
+
+    def _live_offer(self, point: Point, origin: Origin) -> Offer:
+        gpus = max(self._base.with_args(self._space.arguments(point)).gpus, 1)
+        return Offer(point, origin, self.prices.trial_s(LIVE) * gpus)
+
+    def _offer(self, point: Point, live: Collection[str]) -> Offer:
+        cold = canonical({k: v for k, v in point.items() if k not in self._search.hot})
+        config = self._base.with_args(self._space.arguments(point))
+        if cold not in self._keys:
+            self._keys[cold] = self.prices.keys(config)
+        temperature = self.prices.temperature(self._keys[cold], live)
+        ready_s = self.prices.ready_s(temperature)
+        charged = ready_s if temperature == LIVE else ready_s * self._charged
+        return Offer(point, None, (charged + self.prices.replay_s) * max(config.gpus, 1))
