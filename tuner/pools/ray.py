@@ -68,6 +68,7 @@ class RayPool:
     stop_grace_s: float = 10.0
     _slots: dict[int, _Slot] = field(default_factory=dict, init=False)
     _supervisors: dict[ProcessId, str] = field(default_factory=dict, init=False)
+    _losses: dict[str, float] = field(default_factory=dict, init=False)
     _ending: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
 
     def __enter__(self) -> Self:
@@ -99,7 +100,10 @@ class RayPool:
         return sum(slot.job is not None for slot in self._slots.values())
 
     def has_room(self, gpus: int) -> bool:
-        """Whether a job that needs this many GPUs would start at once."""
+        """Whether a job that needs this many GPUs would start at once.
+
+        Raises TunerError where no node is left at all: that says nothing about the job.
+        """
         return self._placement(EngineConfig(""), gpus) is not None
 
     def submit(self, job: Job) -> None:
@@ -141,6 +145,9 @@ class RayPool:
 
     def _placement(self, config: EngineConfig, gpus: int) -> Placement | None:
         nodes = self._nodes()
+        if not any(nodes.values()):
+            hint = "nothing measured is lost: run the study again to go on"
+            raise TunerError("Ray lost every node that could run an engine", hint)
         for slot in list(self._slots.values()):
             if slot.job is None and slot.held.node not in nodes:
                 del self._slots[slot.held.number]
@@ -148,12 +155,13 @@ class RayPool:
         return place(self.capacity, nodes, held, config, self.capacity.units(gpus))
 
     def _nodes(self) -> dict[str, int]:
-        """Return the nodes alive and their units."""
-        return {
-            node["NodeID"]: self.capacity.of_node(node["Resources"])
-            for node in ray.nodes()
-            if node["Alive"]
-        }
+        """Return the nodes alive and their units; first those that lost no worker of late.
+
+        Ray notices a dead node only after a while; until then another one is the better choice.
+        """
+        alive = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+        order = sorted(alive, key=lambda node: self._losses.get(node, 0.0))
+        return {node: self.capacity.of_node(alive[node]) for node in order}
 
     def _new_slot(self, placement: Placement, job: Job) -> _Slot:
         units = self.capacity.units(job.config.gpus)
@@ -214,6 +222,7 @@ class RayPool:
         with contextlib.suppress(RayError):
             ray.kill(slot.actor)
         job = self._idle(slot)
+        self._losses[slot.held.node] = time.monotonic()
         del self._slots[slot.held.number]
         return job, Faulted("worker_lost", detail), Cost(other_s=time.monotonic() - slot.began)
 

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +38,8 @@ _RAY_ENVIRONMENT = {
 _NOT_FOR_RAY = ("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES",)
 #: Jobs travel in the object store; the largest traces take some tens of MiB.
 _OBJECT_STORE_BYTES = 512 << 20
+#: Seconds for a cluster to accept a connection.
+_REACH_S = 10.0
 
 
 def connected(address: str | None, capacity: Capacity) -> AbstractContextManager[None]:
@@ -67,6 +70,7 @@ def _started(capacity: Capacity) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _joined(address: str) -> Iterator[None]:
+    _reach(address)
     package = str(Path(tuner.__file__).parent)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_silent())
@@ -74,6 +78,18 @@ def _joined(address: str) -> Iterator[None]:
         with _same_signal_handlers():
             _initialize(address, {"runtime_env": {"py_modules": [package]}})
         yield
+
+
+def _reach(address: str) -> None:
+    """Raise TunerError where nobody listens: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return  # "auto": Ray looks for itself, quickly
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _REACH_S).close()
+    except OSError as error:
+        hint = "check ray.address; leave it out to use this machine alone"
+        raise TunerError(f"cannot use Ray ({address}): {error}", hint) from error
 
 
 def _initialize(address: str, options: Mapping[str, Any]) -> None:
