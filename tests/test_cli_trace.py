@@ -80,7 +80,7 @@ def test_bad_input_is_told_on_stderr_with_exit_code_2(azure, tmp_path):
         (("info", tmp_path / "none"), "no such file"),
         (("info", azure, "--format", "azur"), "did you mean azure?"),
         (("info", azure, "--option", "zero_output"), "--option: expected name=value"),
-        (("convert", azure, "-o", tmp_path / "no" / "b.jsonl"), "cannot be written"),
+        (("convert", azure, "-o", tmp_path / "no" / "b.jsonl"), "No such file or directory"),
         (("sample", azure, "-o", "-", "--window", "a:b"), "expected START:DURATION"),
         (("sample", azure, "-o", "-", "--thin", "7"), "keep must be in (0, 1]"),
     ]:

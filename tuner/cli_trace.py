@@ -107,6 +107,39 @@ def sample(  # noqa: PLR0913, PLR0917 -- each is an option of the command
         _write(apply(traces.read(file, format, **_options(option)), steps, seed=seed), out)
 
 
+@trace_app.command()
+def record(
+    upstream: Annotated[str, typer.Argument(help="The server: http://127.0.0.1:8000")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="JSONL file to write.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8001,
+    session_header: Annotated[str | None, typer.Option(help="Header that names a session.")] = None,
+) -> None:
+    """Pass requests on to a server and record them, without any text, until Ctrl-C.
+
+    For a server of your own, `vllm serve --middleware tuner.traces.record_asgi.RecordingMiddleware`
+    does the same without another hop.
+    """
+    from aiohttp import web
+
+    from tuner.traces.record import SESSION_HEADERS, Recorder
+    from tuner.traces.record_proxy import proxy
+
+    names = (session_header.lower(),) if session_header else SESSION_HEADERS
+    with _problems_told(), _faults_of_files(out), Recorder(out, session_headers=names) as recorder:
+        print(f"{host}:{port} -> {upstream}, recording to {recorder.path}", file=sys.stderr)
+        web.run_app(proxy(upstream, recorder), host=host, port=port, print=None)
+    print(", ".join(f"{n} {what}" for what, n in recorder.counts.items()), file=sys.stderr)
+
+
+@contextmanager
+def _faults_of_files(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise TraceError(Problem(str(path), "", error.strerror or str(error))) from error
+
+
 def _window(text: str) -> dict[str, float]:
     names = ("start_s", "duration_s", "lead_in_s")
     try:
@@ -136,10 +169,8 @@ def _write(trace: Trace, out: str) -> None:
     if out == "-":
         own.write_lines(trace, sys.stdout)
         return
-    try:
+    with _faults_of_files(Path(out)):
         own.write(trace, out)
-    except OSError as error:
-        raise TraceError(Problem(out, "", f"cannot be written: {error.strerror}")) from error
     said = {**trace.provenance.dropped}
     print(f"{out}: {len(trace)} requests, dropped {said or 'none'}", file=sys.stderr)
 

@@ -4,6 +4,7 @@ Columns: ``t_us`` (microseconds from trace start), ``in_tok`` (>= 1), ``out_tok`
 ``blocks`` (ids of the leading prompt segments), ``block_lens`` (their tokens), ``session`` (text or
 number), ``parents`` (rows of this file, from 0), ``gap_us`` (end of the last parent to this
 arrival), ``cls`` (SLO class), ``prio`` (lower goes first), ``status`` ("ok" or why it failed).
+A recording has ``dur_us`` (arrival to end) instead of parents: turns of a session are chained.
 null is "unknown", 0 is a real zero. Unknown columns are ignored and named in the notes.
 """
 
@@ -26,6 +27,9 @@ SCHEMA = "wtrace/1"
 _LISTS = ("blocks", "block_lens", "parents")
 _KNOWN = ("t_us", "in_tok", "out_tok", *_LISTS, "session", "gap_us", "cls", "prio", "status")
 
+#: Of recordings: from arrival to end and to the first token, at the source.
+_RECORDED = ("dur_us", "ttft_us")
+
 
 def recognises(head: Head) -> bool:
     """Whether the first line has our keys, or the file is Parquet (then ``read`` checks)."""
@@ -43,6 +47,7 @@ def read(
     rows = list(_parquet(source) if source.magic == PARQUET_MAGIC else source.rows())
     size = block_tokens or meta.get("block_tokens")
     columns, notes = _columns(source, rows, size, tuple(meta.get("classes", ())))
+    chain = "session" in columns and "parents" not in columns and _timed(rows)
     status = [row.get("status") not in (None, "ok") for _, row in rows]
     draft = Draft(
         arrival_us=[source.number(row, "t_us", line) for line, row in rows],
@@ -52,9 +57,17 @@ def read(
         columns=columns,
         resolution_us=int(meta.get("resolution_us", 0)),
         notes=(*notes, *_origin(meta), *meta.get("notes", ())),
-        rebase=not meta,
+        # A recording starts its clock before its first request; what we wrote starts where it must.
+        rebase="digest" not in meta,
+        chain=chain,
+        duration_us=[source.number(row, "dur_us", line) for line, row in rows] if chain else None,
     )
     return _with_meta(source, finish(source, "own", draft, zero_output=zero_output), meta)
+
+
+def _timed(rows: Sequence[tuple[int, Row]]) -> bool:
+    """Whether it is a recording, whose turns waited for each other (``dur_us``)."""
+    return any(row.get("dur_us") is not None for _, row in rows)
 
 
 def _meta(source: Source) -> dict[str, Json]:
@@ -138,7 +151,7 @@ def _columns(
     if "prio" in present:
         priorities = [source.number(row, "prio", line) for line, row in rows]
         columns["priority"] = np.nan_to_num(priorities, nan=0).astype(np.int64)
-    unknown = sorted(present - set(_KNOWN))
+    unknown = sorted(present - {*_KNOWN, *_RECORDED})
     return columns, (f"ignored columns: {', '.join(unknown)}",) if unknown else ()
 
 
