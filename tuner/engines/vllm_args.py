@@ -108,7 +108,7 @@ def engine_args(config: EngineConfig) -> Any:
     for name, value in args.items():
         kind = _config_class(hints.get(name))
         if kind is not None and isinstance(value, Mapping):
-            args[name] = _validated(kind, value)
+            args[name] = kind(**value)
     args["skip_tokenizer_init"] = True
     if config.gpus > 1:
         args.setdefault("distributed_executor_backend", "mp")
@@ -209,12 +209,6 @@ def _config_class(hint: Any) -> type[Any] | None:
     if isinstance(hint, type) and is_dataclass(hint):
         return hint
     return next((kind for kind in map(_config_class, get_args(hint)) if kind is not None), None)
-
-
-def _validated(kind: type, value: Mapping[str, Json]) -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind).validate_python(dict(value))
 
 
 def _look_up(name: str, args: Any, vllm_config: Any) -> Any:

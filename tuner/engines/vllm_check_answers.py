@@ -17,7 +17,7 @@ import yaml
 
 from tuner.config import EngineConfig, Json
 from tuner.engines import vllm_args
-from tuner.engines.vllm_errors import refusal
+from tuner.engines.vllm_errors import refusal, unframed
 from tuner.engines.vllm_process import environment_kept
 from tuner.errors import ConfigRejected
 
@@ -206,8 +206,8 @@ def _parse(path: str) -> dict[str, Json]:
                 parsed.model = parsed.model_tag
             args = AsyncEngineArgs.from_cli_args(parsed)
     except (Exception, SystemExit) as error:
-        lines = [line for line in said.getvalue().splitlines() if ": error: " in line]
-        message = lines[-1].partition(": error: ")[2] if lines else refusal(error).detail
+        _, usage, words = said.getvalue().rpartition(": error: ")
+        message = unframed(words) if usage else refusal(error).detail
         return {"problems": [_problem(path, "", message)]}
     return {
         "args": {item.name: vllm_args.jsonable(getattr(args, item.name)) for item in _public(args)}

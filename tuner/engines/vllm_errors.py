@@ -127,7 +127,7 @@ def root_cause(text: str) -> str:
     lines = [_Line.read(line) for line in text.splitlines()]
     for at, line in enumerate(lines):
         if line.may_name_cause and _in_traceback(lines, at):
-            return _trimmed([line.text, *_continued(lines, at + 1)])
+            return unframed("\n".join([line.text, *_continued(lines, at + 1)]))
     return ""
 
 
@@ -167,10 +167,10 @@ def _continued(lines: list[_Line], at: int) -> Iterator[str]:
         yield line.text
 
 
-def _trimmed(lines: list[str]) -> str:
-    kept = (_PYDANTIC_TAIL.sub("", line).rstrip() for line in lines)
-    text = "\n".join(line for line in kept if line)
-    return text.replace("Value error, ", "")
+def unframed(text: str) -> str:
+    """Return a printed error without the lines and marks that pydantic puts around it."""
+    kept = (_PYDANTIC_TAIL.sub("", line).rstrip() for line in text.splitlines())
+    return "\n".join(line for line in kept if line).replace("Value error, ", "")
 
 
 def tail_of(log: str | Path) -> str:
