@@ -14,6 +14,7 @@ import gc
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
 
 from tuner.engines import Engine
 from tuner.errors import EngineFault, RequestRejected
@@ -26,9 +27,19 @@ Prompts = Callable[[Request], Sequence[int]]
 
 #: Prompts are made ahead of their time, up to this many tokens and requests.
 AHEAD_TOKENS = 4_000_000
-AHEAD_REQUESTS = 512
-#: Preparing stops when the next send is this near.
-PREPARE_MARGIN_S = 0.005
+AHEAD_REQUESTS = 4096
+#: A prompt is made ahead where its expected cost and this much time fit before the next send.
+PREPARE_MARGIN_S = 0.0005
+#: A request this near to its time leaves: an event loop's timers are good to about 1 ms.
+EARLY_S = 0.0005
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """What an engine may offer besides ``Engine``: work that need not wait for the send."""
+
+    def prepare(self, request: Request, prompt: Sequence[int]) -> Sequence[int]:
+        """Return what this engine's ``generate`` takes in the prompt's place, ready to send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +61,21 @@ class _Replay:
     plan: Plan
     prompts: Prompts
     deadlines: Deadlines
-    start: float
+    clock: Callable[[], float]
     #: One per request, done when the request has ended, with the time of its end.
     ended: dict[int, asyncio.Future[float]]
     records: dict[int, RequestRecord] = field(default_factory=dict)
     #: Requests at the engine.
     at_engine: int = 0
+    #: When the clock of the records was at 0.
+    start: float = 0.0
 
     def now(self) -> float:
-        return asyncio.get_running_loop().time() - self.start
+        return self.clock() - self.start
 
     async def until(self, at: float) -> None:
-        delay = at - self.now()
-        if delay > 0:
+        # More than once: a timer may fire early.
+        while (delay := at - self.now()) > EARLY_S:  # noqa: ASYNC110 - it is the clock
             await asyncio.sleep(delay)
 
     def waits(self, request: Request) -> bool:
@@ -107,15 +120,21 @@ class _Replay:
         await self.send(request, prompt, scheduled)
 
     async def dispatch(self, group: asyncio.TaskGroup) -> None:
-        """Send the roots at their times, preparing prompts while there is time to spare."""
+        """Send the roots at their times, preparing prompts while there is time to spare.
+
+        The clock starts when as many prompts are ready as the bounds allow.
+        """
         roots = [request for request in self.plan.requests if not self.waits(request)]
+        ahead = _Ahead(self.prompts, iter(roots), self.clock)
+        while ahead.prepare():
+            pass
+        self.start = self.clock()
         for request in self.plan.requests:
             if self.waits(request):
                 group.create_task(self.follow(request))
-        ahead = _Ahead(self.prompts, iter(roots))
         while (due := ahead.due_s()) is not None:
             at = due if self.plan.paced else 0.0
-            while at - self.now() > PREPARE_MARGIN_S and ahead.prepare():  # noqa: ASYNC110
+            while ahead.fits(at - self.now()) and ahead.prepare():  # noqa: ASYNC110
                 await asyncio.sleep(0)  # lets answers in between two prompts
             await self.until(at)
             group.create_task(self.send(*ahead.pop(), at))
@@ -123,11 +142,13 @@ class _Replay:
 
     async def watch(self) -> None:
         """Raise EngineFault when requests wait at the engine and nothing moves for too long."""
+        before: tuple[object, ...] = ()  # asking a real engine costs time, not now at the start
         while True:
-            before = await self._progress()
             await asyncio.sleep(self.deadlines.stall_s)
-            if self.at_engine and before == await self._progress():
+            after = await self._progress()
+            if self.at_engine and before == after:
                 raise EngineFault("stalled", f"no token for {self.deadlines.stall_s:g} s")
+            before = after
 
     async def _progress(self) -> tuple[object, ...]:
         counters = await self.engine.counters()
@@ -137,21 +158,38 @@ class _Replay:
 class _Ahead:
     """Requests in order with their prompts, prepared up to a bound."""
 
-    def __init__(self, prompts: Prompts, requests: Iterator[Request]) -> None:
+    def __init__(
+        self, prompts: Prompts, requests: Iterator[Request], clock: Callable[[], float]
+    ) -> None:
         self._prompts = prompts
         self._requests = requests
+        self._clock = clock
+        self._next = next(requests, None)
         self._ready: deque[tuple[Request, Sequence[int]]] = deque()
         self._tokens = 0
+        #: Of the prompts made so far.
+        self._spent_s = 0.0
+        self._made_tokens = 1
+
+    def fits(self, spare_s: float) -> bool:
+        """Whether the next prompt can be made in this time, going by those made so far."""
+        if self._next is None:
+            return False
+        expected_s = self._next.prompt_tokens * self._spent_s / self._made_tokens
+        return expected_s + PREPARE_MARGIN_S < spare_s
 
     def prepare(self) -> bool:
         """Prepare one more; False when nothing is left or the bound is reached."""
-        if self._tokens > AHEAD_TOKENS or len(self._ready) >= AHEAD_REQUESTS:
+        request = self._next
+        full = self._tokens > AHEAD_TOKENS or len(self._ready) >= AHEAD_REQUESTS
+        if request is None or full:
             return False
-        request = next(self._requests, None)
-        if request is None:
-            return False
+        began = self._clock()
         self._ready.append((request, self._prompts(request)))
+        self._spent_s += self._clock() - began
+        self._made_tokens += request.prompt_tokens
         self._tokens += request.prompt_tokens
+        self._next = next(self._requests, None)
         return True
 
     def due_s(self) -> float | None:
@@ -176,7 +214,7 @@ async def replay(
     """
     loop = asyncio.get_running_loop()
     ended = {request.id: loop.create_future() for request in plan.requests}
-    run = _Replay(engine, plan, prompts, deadlines, loop.time(), ended)
+    run = _Replay(engine, plan, _ready_to_send(engine, prompts), deadlines, loop.time, ended)
     try:
         with _steady_memory(), contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadlines.replay_s):
@@ -189,6 +227,13 @@ async def replay(
         or replace(_record(request, plan, request.arrival_s * plan.paced), error=unsent)
         for request in plan.requests
     ]
+
+
+def _ready_to_send(engine: Engine, prompts: Prompts) -> Prompts:
+    if not isinstance(engine, Preparing):
+        return prompts
+    prepare = engine.prepare
+    return lambda request: prepare(request, prompts(request))
 
 
 async def _run(run: _Replay) -> None:

@@ -20,7 +20,7 @@ import psutil
 
 from tuner.config import EngineConfig, Json
 from tuner.engines import Completion, vllm_args
-from tuner.engines.live import client
+from tuner.engines.live import client, plugin
 from tuner.engines.vllm_errors import death, message_of, refusal, start_failure
 from tuner.engines.vllm_facts import facts_of, start_phases
 from tuner.engines.vllm_process import Descendants, environment_kept, output_to
@@ -104,6 +104,7 @@ def _import_and_build(config: EngineConfig) -> _Start:
     began = time.monotonic()
     import vllm.v1.engine.async_llm  # noqa: F401
 
+    plugin.register()  # vLLM does so itself, unless VLLM_PLUGINS or stale metadata is in the way
     imported = time.monotonic()
     method = os.environ.get(_METHOD)
     try:

@@ -1,0 +1,153 @@
+"""A running OpenAI-compatible server as an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tuner.config import Json
+from tuner.engines import Completion
+from tuner.engines.http_client import HttpClient
+from tuner.engines.http_connection import Broken, Unreachable
+from tuner.engines.http_stream import Answer
+from tuner.engines.http_wire import RequestBytes, Writer
+from tuner.engines.server_metrics import Tally, read
+from tuner.engines.server_process import ServerProcess
+from tuner.errors import ConfigRejected, EngineFault, RequestRejected
+from tuner.trace import Request
+
+#: Seconds between looks at the server's metrics while requests are open. Each look costs the
+#: server a few milliseconds, and levels in between are not seen.
+LOOK_S = 2.0
+#: So many connections in a row that cannot be made mean that the server is gone.
+GONE_AFTER = 5
+#: Seconds that a dying server may take to exit after it broke a connection.
+_EXIT_S = 5.0
+#: How vLLM tells every open request that its engine is dead.
+_DEAD = re.compile(r"EngineCore encountered an issue|EngineDeadError")
+#: How the prefix cache is emptied between replays.
+RESET_ENDPOINT = "POST /reset_prefix_cache"
+RESET_SALT = "a cache_salt per replay"
+RESET_NONE = "not at all: the server has neither of vLLM's ways"
+
+
+@dataclass(slots=True)
+class ServerEngine:
+    """See ``Engine``. ``process`` is the server where we started it."""
+
+    client: HttpClient
+    writer: Writer
+    process: ServerProcess | None = None
+    facts: dict[str, Json] = field(default_factory=dict)
+    _tally: Tally = field(default_factory=Tally)
+    #: Open requests, and the tokens of all since the last reset, as seen from here.
+    _open: dict[Answer, None] = field(default_factory=dict)
+    _tokens: int = 0
+    _unreachable: int = 0
+
+    def prepare(self, request: Request, prompt: Sequence[int]) -> RequestBytes:
+        """Return the bytes to send: what ``generate`` takes in the prompt's place."""
+        return self.writer.request(request, prompt)
+
+    async def generate(self, request: Request, prompt: Sequence[int]) -> Completion:
+        """Answer one request. See ``Engine.generate``."""
+        message = prompt if isinstance(prompt, RequestBytes) else self.prepare(request, prompt)
+        answer = await self.answer(message)
+        if problem := answer.problem():
+            raise RequestRejected(problem)
+        return answer.completion()
+
+    async def answer(self, message: RequestBytes) -> Answer:
+        """Return the server's answer, whatever it is.
+
+        Raises RequestRejected where the connection broke, EngineFault where the server is gone.
+        """
+        answer = Answer()
+        self._open[answer] = None
+        try:
+            await self.client.stream(message, answer)
+            self._unreachable = 0
+        except (Unreachable, Broken) as error:
+            raise await self._translated(error, answer) from error
+        finally:
+            del self._open[answer]
+            self._tokens += answer.tokens
+        if _DEAD.search(answer.problem()):
+            await self._raise_if_dead()
+        return answer
+
+    async def reset(self) -> None:
+        """Forget prefixes and counters. Raises EngineFault where vLLM keeps its cache (busy)."""
+        reply = await self.client.ask("POST", "/reset_prefix_cache")
+        done = reply.json()
+        if isinstance(done, dict) and done.get("success") is False:
+            raise EngineFault(
+                "not_reset", "vLLM did not reset its prefix cache: requests still run"
+            )
+        if reply.status == 200:
+            self.facts["prefix_cache_reset"] = RESET_ENDPOINT
+        elif self.writer.dialect.vllm:
+            self.writer.cache_salt = uuid.uuid4().hex
+            self.facts["prefix_cache_reset"] = RESET_SALT
+        else:
+            self.facts["prefix_cache_reset"] = RESET_NONE
+        self._tokens = 0
+        self._tally.reset(await self._metrics())
+        await self.client.warm()
+
+    async def reconfigure(self, hot: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Change nothing for nothing; a server cannot be changed while it runs."""
+        if hot:
+            names = ", ".join(sorted(hot))
+            raise ConfigRejected("not_hot", f"cannot be changed on a running server: {names}")
+        return {}
+
+    async def counters(self) -> Mapping[str, float]:
+        """Return totals since the last reset. See ``Engine.counters``.
+
+        Levels (``running_max``, ``waiting_max``, ``kv_usage_max_share``) are the highest of looks
+        ``LOOK_S`` apart. Tokens are counted here where the server does not say.
+        """
+        self._tally.add(await self._metrics())
+        seen = self._tokens + sum(answer.tokens for answer in self._open)
+        return {"generated_tokens": float(seen), **self._tally.totals()}
+
+    @contextlib.asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Look at the server's levels while the body runs."""
+        watching = asyncio.create_task(self._watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self._open:
+                self._tally.add(await self._metrics())
+
+    async def _metrics(self) -> dict[str, float]:
+        reply = await self.client.ask("GET", "/metrics")
+        return read(reply.body.decode(errors="replace")) if reply.status == 200 else {}
+
+    async def _translated(self, error: Unreachable | Broken, answer: Answer) -> Exception:
+        """Say whether the server is gone, or broke this one request."""
+        await self._raise_if_dead()
+        if isinstance(error, Unreachable):
+            self._unreachable += 1
+            if self._unreachable >= GONE_AFTER:
+                return EngineFault("unreachable", f"{error} ({self._unreachable} times in a row)")
+        after = f" after {answer.tokens} tokens" if answer.tokens else ""
+        return RequestRejected(f"{error}{after}")
+
+    async def _raise_if_dead(self) -> None:
+        if self.process is None:
+            return
+        if ended := await self.process.end_seen(_EXIT_S):
+            raise self.process.death(ended)
