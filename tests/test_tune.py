@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tuner.config import EngineConfig
-from tuner.engines.simulated import SimulatedLauncher
+from tuner.engines.simulated import SimulatedCosts, SimulatedLauncher
 from tuner.errors import ConfigRejected, EngineFault
 from tuner.evaluate import evaluate
 from tuner.events import Event, StudyFinished, TrialFinished
@@ -247,7 +247,7 @@ def test_a_request_that_cannot_fit_rejects_the_configuration(tmp_path: Path) -> 
 
 
 def test_the_same_job_measures_the_same_twice(tmp_path: Path) -> None:
-    launcher = SimulatedLauncher()
+    launcher = SimulatedLauncher(SimulatedCosts(warm_start_s=60.0))  # both start at one time
     job = Job(0, EngineConfig("m", {"max_num_seqs": 8}), Workload("w", trace()), str(tmp_path))
     first, _ = launcher.run(evaluate(job, launcher, lambda phase: None))
     second, _ = launcher.run(evaluate(job, launcher, lambda phase: None))

@@ -2,25 +2,27 @@
 
 For tests, planning, and studies of the search itself. Everything it produces says "simulated".
 
-A step of the scheduler serves every running request with one token and fills the rest of
-``max_num_batched_tokens`` with prompt tokens; it lasts ``step_s + prompt tokens * prompt_token_s +
-running * sequence_s``. Requests wait while ``max_num_seqs`` run or the KV cache is full.
+The scheduler is in ``simulated_batch``, what it costs in ``simulated_costs``; here both meet the
+clock of the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import selectors
-from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tuner.config import EngineConfig, Json
-from tuner.engines import Completion
+from tuner.config import EngineConfig, Json, digest
+from tuner.engines import Completion, simulated_batch
+from tuner.engines.simulated_batch import Batch
+from tuner.engines.simulated_costs import HOT, SimulatedCosts, check, compile_key
 from tuner.errors import ConfigRejected
 from tuner.trace import Request
 
@@ -55,47 +57,19 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._jump.now
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedCosts:
-    """Seconds of a start and of one step, and the size of the simulated device."""
-
-    start_s: float = 60.0
-    reconfigure_s: float = 0.6
-    step_s: float = 0.006
-    prompt_token_s: float = 2.5e-5
-    sequence_s: float = 8e-5
-    #: KV cache at gpu_memory_utilization 1.0, in tokens.
-    kv_tokens: int = 400_000
-    #: Relative spread of a step's duration (lognormal sigma).
-    noise: float = 0.02
-
-
-@dataclass(slots=True)
-class _Running:
-    request: Request
-    prompt_left: int
-    cached: int
-    done: asyncio.Future[Completion]
-    token_s: list[float] = field(default_factory=list)
-
-    @property
-    def kv_tokens(self) -> int:
-        return self.request.prompt_tokens + self.request.output_tokens
-
-
 class SimulatedEngine:
-    """Continuous batching with chunked prefill over a virtual device."""
+    """A simulated scheduler (``Batch``) whose steps take virtual time."""
 
     def __init__(self, config: EngineConfig, costs: SimulatedCosts) -> None:
         self._costs = costs
-        self._args = dict(config.args)
-        self._noise = np.random.default_rng(int(config.key, 16))
-        self._waiting: deque[_Running] = deque()
-        self._running: list[_Running] = []
-        self._prefixes: OrderedDict[int, None] = OrderedDict()
-        self._wake = asyncio.Event()
-        self._totals: dict[str, float] = {}
         self._config = config
+        self._args = dict(config.args)
+        self._kv_tokens = costs.kv_tokens(config.args)
+        self._batch = Batch(self._args, costs.pace(self._args), self._kv_tokens)
+        self._waits: dict[int, asyncio.Future[Completion]] = {}
+        self._orders = itertools.count()
+        self._wake = asyncio.Event()
+        self._reseed()
 
     @property
     def facts(self) -> Mapping[str, Json]:
@@ -106,110 +80,99 @@ class SimulatedEngine:
             "simulated": True,
             "vocab_size": 32_000,
             "effective": dict(self._args),
-            "kv_cache_tokens": self._capacity,
+            "kv_cache_tokens": self._kv_tokens,
         }
 
     async def generate(self, request: Request, prompt: Sequence[int]) -> Completion:
         """Queue one request and wait for its last token."""
-        cached = self._hit(request)
-        run = _Running(
-            request,
-            max(request.prompt_tokens - cached, 1),
-            cached,
-            asyncio.get_running_loop().create_future(),
-        )
-        self._waiting.append(run)
-        self._count_max("waiting_max", len(self._waiting))
+        order = next(self._orders)
+        done: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        sequence = self._batch.add(request, order)
+        self._waits[order] = done
         self._wake.set()
-        return await run.done
+        try:
+            return await done
+        except asyncio.CancelledError:
+            self._waits.pop(order, None)
+            self._batch.drop(sequence)
+            raise
 
     async def reset(self) -> None:
         """Forget prefixes and counters."""
-        self._prefixes.clear()
-        self._totals.clear()
+        self._batch.reset()
+        self._reseed()
 
     async def reconfigure(self, hot: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Take new values for the next step."""
+        """Take new values for the next step. Raises ConfigRejected for what is not hot."""
+        cold = sorted(set(hot) - HOT)
+        if cold:
+            raise ConfigRejected("not_hot", f"a live engine cannot change {', '.join(cold)}")
+        wanted = {**self._args, **hot}
+        check(wanted)
         if hot:
             await asyncio.sleep(self._costs.reconfigure_s)
-        self._args.update(hot)
+        self._args = wanted
+        self._batch.apply(wanted, self._costs.pace(wanted))
         return dict(hot)
 
     async def counters(self) -> Mapping[str, float]:
         """Totals since the last reset."""
-        totals = dict(self._totals)
+        totals = dict(self._batch.totals)
         queries, hits = totals.pop("queries", 0.0), totals.pop("hits", 0.0)
         return {**totals, "prefix_hit_share": hits / queries} if queries else totals
 
     async def serve(self) -> None:
         """Run scheduler steps until cancelled."""
         while True:
-            self._admit()
-            if not self._running:
-                self._wake.clear()
+            self._wake.clear()
+            if not self._batch.busy:
                 await self._wake.wait()
-                continue
-            await asyncio.sleep(self._step())
-            self._finish(asyncio.get_running_loop().time())
+            elif self._batch.steady:
+                await self._span()
+            else:
+                seconds = self._batch.step() * float(self._noisy(1)[0])
+                await asyncio.sleep(seconds)
+                self._commit([asyncio.get_running_loop().time()])
 
-    @property
-    def _capacity(self) -> int:
-        return int(self._costs.kv_tokens * float(self._args.get("gpu_memory_utilization", 0.9)))
+    async def _span(self) -> None:
+        """Make like steps at once; where a request arrives meanwhile, end with the present one."""
+        clock = asyncio.get_running_loop().time
+        seconds = self._batch.span()
+        ends = clock() + np.cumsum(seconds * self._noisy(len(seconds)))
+        try:
+            async with asyncio.timeout_at(float(ends[-1])):
+                await self._wake.wait()
+        except TimeoutError:
+            self._commit(ends.tolist())
+            return
+        made = int(np.searchsorted(ends, clock(), side="right")) + 1
+        made = min(made, len(ends))
+        await asyncio.sleep(max(float(ends[made - 1]) - clock(), 0.0))
+        self._commit(ends[:made].tolist())
 
-    def _admit(self) -> None:
-        used = sum(run.kv_tokens for run in self._running)
-        limit = int(self._args.get("max_num_seqs", 256))
-        while self._waiting and len(self._running) < limit:
-            used += self._waiting[0].kv_tokens
-            if used > self._capacity and self._running:
-                break
-            self._running.append(self._waiting.popleft())
-        self._count_max("running_max", len(self._running))
-        self._count_max("kv_usage_max_share", min(used / self._capacity, 1.0))
+    def _commit(self, ends: list[float]) -> None:
+        for sequence in self._batch.commit(ends):
+            done = self._waits.pop(sequence.order, None)
+            if done is not None and not done.done():
+                times = self._seen(sequence)
+                done.set_result(Completion(times, len(times), sequence.cached))
 
-    def _step(self) -> float:
-        """Spend the token budget; return how long the step lasts."""
-        budget = int(self._args.get("max_num_batched_tokens", 2048))
-        budget -= sum(run.prompt_left == 0 for run in self._running)
-        prompt_tokens = 0
-        for run in self._running:
-            if run.prompt_left and budget > 0:
-                chunk = min(run.prompt_left, budget)
-                run.prompt_left -= chunk
-                budget -= chunk
-                prompt_tokens += chunk
-        costs = self._costs
-        seconds = costs.step_s + prompt_tokens * costs.prompt_token_s
-        seconds += len(self._running) * costs.sequence_s
-        return seconds * float(np.exp(self._noise.normal(0.0, costs.noise)))
+    def _seen(self, sequence: simulated_batch.Sequence) -> tuple[float, ...]:
+        """Return when the client sees each token: the first, then every n-th, and the last."""
+        times = [at for begin, end in sequence.pieces for at in self._batch.ends[begin:end]]
+        every = int(self._args.get("stream_interval", 1))
+        if every == 1:
+            return tuple(times)
+        last = len(times) - 1
+        return tuple(times[min(-(-n // every) * every, last)] for n in range(len(times)))
 
-    def _finish(self, now: float) -> None:
-        still: list[_Running] = []
-        for run in self._running:
-            if run.prompt_left == 0:
-                run.token_s.append(now)
-                self._totals["generated_tokens"] = self._totals.get("generated_tokens", 0) + 1
-            if len(run.token_s) < run.request.output_tokens:
-                still.append(run)
-            elif not run.done.done():
-                run.done.set_result(Completion(tuple(run.token_s), len(run.token_s), run.cached))
-        self._running = [run for run in still if not run.done.cancelled()]
+    def _reseed(self) -> None:
+        """Start the noise anew: the same arguments measure the same, live or from a start."""
+        seed = int(digest([self._config.model, self._args]), 16)
+        self._random = np.random.default_rng(seed)
 
-    def _hit(self, request: Request) -> int:
-        """Return the prompt tokens in leading blocks seen before, and remember this prompt's."""
-        hit, leading = 0, True
-        for block, size in zip(request.blocks, request.block_tokens, strict=True):
-            leading = leading and block in self._prefixes
-            hit += size if leading else 0
-            self._prefixes[block] = None
-        if not self._args.get("enable_prefix_caching", True):
-            hit = 0
-        self._totals["queries"] = self._totals.get("queries", 0.0) + request.prompt_tokens
-        self._totals["hits"] = self._totals.get("hits", 0.0) + hit
-        return hit
-
-    def _count_max(self, name: str, value: float) -> None:
-        self._totals[name] = max(self._totals.get(name, 0.0), value)
+    def _noisy(self, n: int) -> NDArray[np.float64]:
+        return np.exp(self._random.normal(0.0, self._costs.noise, n))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +180,8 @@ class SimulatedLauncher:
     """Launches simulated engines. ``run`` gives a coroutine the virtual clock that they need."""
 
     costs: SimulatedCosts = field(default_factory=SimulatedCosts)
+    #: Hashes of what was compiled: starting it again is cheaper.
+    compiled: set[str] = field(default_factory=set)
 
     @staticmethod
     def run(main: Coroutine[Any, Any, T]) -> T:
@@ -226,17 +191,22 @@ class SimulatedLauncher:
 
     @contextlib.asynccontextmanager
     async def launch(self, config: EngineConfig, log: str) -> AsyncIterator[SimulatedEngine]:
-        """Start an engine after ``costs.start_s`` virtual seconds.
+        """Start an engine after the virtual seconds of a first, or of a repeated, start.
 
-        Raises ConfigRejected for what vLLM refuses too: a token budget below max_num_seqs.
+        Raises ConfigRejected for a token budget below max_num_seqs (at once, as vLLM does) and
+        where memory does not suffice (after a warm start's seconds).
         """
-        seqs = int(config.args.get("max_num_seqs", 256))
-        budget = int(config.args.get("max_num_batched_tokens", 2048))
-        if budget < seqs:
-            detail = f"max_num_batched_tokens ({budget}) is less than max_num_seqs ({seqs})"
-            raise ConfigRejected("invalid_arguments", detail)
-        await asyncio.sleep(self.costs.start_s)
-        engine = SimulatedEngine(config, self.costs)
+        check(config.args)
+        costs = self.costs
+        key = compile_key(config.model, config.args)
+        warm = key in self.compiled or bool(config.args.get("enforce_eager"))
+        try:
+            engine = SimulatedEngine(config, costs)
+        except ConfigRejected:
+            await asyncio.sleep(costs.warm_start_s)
+            raise
+        await asyncio.sleep(costs.warm_start_s if warm else costs.start_s)
+        self.compiled.add(key)
         serving = asyncio.create_task(engine.serve())
         try:
             yield engine
