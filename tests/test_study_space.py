@@ -50,6 +50,8 @@ def test_domains(tmp_path: Path, written: str, domain: object) -> None:
         ("{int: [4, many]}", ".int[1]", 'needs a whole number, found the text "many".'),
         ("{int: [0.5, 4]}", ".int[0]", "needs a whole number, found 0.5."),
         ("{int: [null, 4]}", ".int[0]", "needs a whole number, found nothing (null)."),
+        ("{int: [1, 1e300]}", ".int[1]",
+         "needs a whole number up to 9007199254740992, found 1e+300."),
         ("{int: [1, 8], step: 0}", ".step", "needs a step above 0, found 0."),
         ("{int: [1, 8], log: yes}", ".log",
          'needs true or false, found the text "yes": write true.'),
@@ -210,6 +212,17 @@ def test_a_step_that_does_not_divide_the_range_shows_the_grid(
 def test_a_step_that_divides_in_decimals_does_not_warn(tmp_path: Path) -> None:
     # 0.3 / 0.1 is 2.9999999999999996 in binary.
     assert load(tmp_path, space=knobs("x: {float: [0, 0.3], step: 0.1}")).warnings == ()
+
+
+def test_the_end_of_a_grid_survives_rounding(tmp_path: Path) -> None:
+    text = "x: {float: [2718.6007041922226, 9802.228766932647], step: 1.1}"
+    first = only(load(tmp_path, space=knobs(text))).domain
+    assert isinstance(first, FloatDomain)
+    again = only(
+        load(tmp_path, space=knobs(f"x: {{float: [{first.low}, {first.high}], step: 1.1}}"))
+    )
+    assert again.domain == first
+    assert list(first.values())[-1] == pytest.approx(9801.5007041922226)
 
 
 def test_a_knob_with_one_value_is_held_fixed(tmp_path: Path) -> None:

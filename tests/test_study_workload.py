@@ -157,7 +157,9 @@ def test_a_directory_is_no_trace(tmp_path: Path) -> None:
 def test_a_missing_workload_file_is_the_only_problem_told_of_it(tmp_path: Path) -> None:
     write(tmp_path, "{}", "chat.yaml")
     (problem,) = problems(tmp_path, workload="chta.yaml")
-    assert problem == "chta.yaml: there is no such file. Did you mean chat.yaml?"
+    assert problem == (
+        "case.yaml: workload (line 4): chta.yaml: there is no such file. Did you mean chat.yaml?"
+    )
 
 
 def test_faults_inside_the_trace_name_its_file_and_line(tmp_path: Path) -> None:

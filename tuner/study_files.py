@@ -118,6 +118,11 @@ def _included(tree: Tree, at: At, name: str) -> Tree:
     part = read(Path(shown))
     if part.problems and not part.value:
         tree.unread.add(str(at[0]))
+        # A file that is not there is the fault of who named it.
+        part.problems = [
+            problem if problem.field else tree.problem(at, f"{shown}: {problem.message}")
+            for problem in part.problems
+        ]
     return part
 
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, TypeVar, Union
 
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
 from tuner import study_values as values
-from tuner.config import Json
 from tuner.job import MEASURES, Deadlines
 from tuner.yaml_file import At, Tree, nearest
 
@@ -215,10 +213,20 @@ class WorkloadSection:
     seed: Natural = 0
 
 
+#: Building one takes a hundred times as long as using it.
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
+
+
+def _adapter(section: type[T]) -> TypeAdapter[T]:
+    if section not in _ADAPTERS:
+        _ADAPTERS[section] = TypeAdapter(section)
+    return _ADAPTERS[section]
+
+
 def parse(section: type[T], tree: Tree, at: At) -> T | None:
     """Return the value at ``at`` as a section, None after noting every fault of it."""
     try:
-        parsed: T = TypeAdapter(section).validate_python(tree.get(at))
+        parsed = _adapter(section).validate_python(tree.get(at))
     except ValidationError as error:
         for fault in error.errors(include_url=False):
             loc = tuple(step for step in fault["loc"] if step != "[key]")
@@ -265,28 +273,3 @@ def _section_in(kind: Any) -> Any:
     if typing.get_origin(kind) in (Union, types.UnionType):
         return next(arg for arg in typing.get_args(kind) if arg is not type(None))
     return kind
-
-
-def as_json(section: Any) -> dict[str, Json]:
-    """Return a section as a file would have it: keys at their default are left out."""
-    out: dict[str, Json] = {}
-    for item in dataclasses.fields(section):
-        value = getattr(section, item.name)
-        default = (
-            item.default_factory()
-            if item.default_factory is not dataclasses.MISSING
-            else item.default
-        )
-        if value != default:
-            out[item.name] = _plain(value)
-    return out
-
-
-def _plain(value: Any) -> Json:
-    if dataclasses.is_dataclass(value):
-        return as_json(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return value

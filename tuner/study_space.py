@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tuner import rules as rule_book
 from tuner.config import Json, canonical, nested
-from tuner.knobs import ChoiceDomain, Domain, Knob, SearchSpace
+from tuner.knobs import ChoiceDomain, Domain, FloatDomain, IntDomain, Knob, SearchSpace
 from tuner.study_conditions import Conditions, checked_rule
 from tuner.study_domain import DomainReader
 from tuner.study_values import argument, given, show
@@ -141,7 +142,7 @@ class SpaceReader:
             f"step {domain.step} does not divide {domain.low}..{domain.high}: "
             f"tried are {', '.join(map(str, few))}; {domain.high} never is.",
         )
-        return replace(domain, high=grid[-1])  # type: ignore[arg-type]
+        return _ending_at(domain, grid[-1], len(grid))
 
     def _warn(self, name: str, message: str) -> None:
         self.warnings.append(str(self.tree.problem(self.ways[name], message)))
@@ -181,6 +182,14 @@ class SpaceReader:
             if all(rule_book.broken(kept, point) for point in points):
                 self.tree.report(at, "no point of the space meets all of them.")
         return ruled
+
+
+def _ending_at(domain: IntDomain | FloatDomain, last: float, size: int) -> Domain:
+    """Return the domain ending at ``last``, or just above it where rounding would lose ``last``."""
+    if isinstance(domain, IntDomain):
+        return replace(domain, high=int(last))
+    ended = replace(domain, high=last)
+    return ended if ended.size == size else replace(domain, high=math.nextafter(last, math.inf))
 
 
 def _inside(name: str, values: Mapping[str, Json]) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from tuner.config import Json
 from tuner.knobs import ChoiceDomain, IntDomain, Knob, SearchSpace
-from tuner.study_sections import as_json
 from tuner.study_values import reads_otherwise
 from tuner.yaml_file import dump
 
@@ -99,3 +100,28 @@ def _knob(knob: Knob) -> dict[str, Json]:
     if knob.when:
         out["when"] = {name: list(allowed) for name, allowed in knob.when.items()}
     return out
+
+
+def as_json(section: Any) -> dict[str, Json]:
+    """Return a section as a file would have it: keys at their default are left out."""
+    out: dict[str, Json] = {}
+    for item in dataclasses.fields(section):
+        value = getattr(section, item.name)
+        default = (
+            item.default_factory()
+            if item.default_factory is not dataclasses.MISSING
+            else item.default
+        )
+        if value != default:
+            out[item.name] = _plain(value)
+    return out
+
+
+def _plain(value: Any) -> Json:
+    if dataclasses.is_dataclass(value):
+        return as_json(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value

@@ -17,6 +17,8 @@ SUFFIXES = {
     **{letter: 1024**power for power, letter in enumerate("KMGT", start=1)},
     **{letter + "i": 1024**power for power, letter in enumerate("KMGT", start=1)},
 }
+#: The largest whole number that a float, and so a storage, holds exactly.
+LARGE = 2**53
 _WITH_SUFFIX = re.compile(r"([+-]?\d[\d_]{0,30}(?:\.\d{1,30})?)([kmgtKMGT]i?)")
 #: What YAML 1.1 takes for a boolean and YAML 1.2 for text.
 _ON = {"on", "yes", "y"}
@@ -65,6 +67,8 @@ def whole(value: Json) -> int:
         raise ValueError(f"needs a whole number, found {show(value)}.")
     if value != int(value):
         raise ValueError(f"needs a whole number, found {value}.")
+    if abs(int(value)) > LARGE:
+        raise ValueError(f"needs a whole number up to {LARGE}, found {float(value):.3g}.")
     return int(value)
 
 

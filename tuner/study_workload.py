@@ -12,7 +12,8 @@ from pathlib import Path
 from tuner.config import Json, canonical
 from tuner.errors import Problem, StudyError, TraceError
 from tuner.job import Slo, Workload
-from tuner.study_sections import WorkloadSection, as_json, keys_of, parse
+from tuner.study_sections import WorkloadSection, keys_of, parse
+from tuner.study_text import as_json
 from tuner.trace import Trace
 from tuner.yaml_file import At, Tree
 
@@ -86,6 +87,8 @@ def _check_synthetic(section: WorkloadSection, tree: Tree, at: At) -> None:
             *_, key = problem.field.split(".")
             inside = (key,) if key in section.synthetic else ()
             tree.report((*at, "synthetic", *inside), problem.message)
+    except (ValueError, TypeError, AttributeError, ArithmeticError, MemoryError) as error:
+        tree.report((*at, "synthetic"), f"cannot be made: {error}.")
 
 
 def _check_steps(section: WorkloadSection, tree: Tree, at: At) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import io
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -105,6 +106,10 @@ def _explained(error: YAMLError, text: str) -> tuple[str, str]:
     return f"is not valid YAML: {what}{ending}", where
 
 
+#: Text that needs no quotes, inside brackets and braces too.
+_BARE = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*( [A-Za-z0-9_./<>=*+-]+)*")
+
+
 def dump(content: Mapping[str, Json], quote: Callable[[str], bool]) -> str:
     """Return YAML text. ``quote`` says which text would be read as something else."""
     writer = YAML()
@@ -118,11 +123,9 @@ def dump(content: Mapping[str, Json], quote: Callable[[str], bool]) -> str:
 def _quoted(value: Json, quote: Callable[[str], bool], top: bool = False) -> Json:
     """Quote where needed; write collections of scalars in one line."""
     if isinstance(value, Mapping):
-        mapping = CommentedMap((key, _quoted(inner, quote)) for key, inner in value.items())
-        if (
-            not any(isinstance(inner, Mapping | list | tuple) for inner in value.values())
-            and not top
-        ):
+        pairs = ((_quoted(key, quote), _quoted(inner, quote)) for key, inner in value.items())
+        mapping = CommentedMap(pairs)
+        if not top and not any(map(_nests, value.values())):
             mapping.fa.set_flow_style()
         return mapping
     if isinstance(value, list | tuple):
@@ -130,7 +133,10 @@ def _quoted(value: Json, quote: Callable[[str], bool], top: bool = False) -> Jso
         if not any(map(_nests, value)):
             sequence.fa.set_flow_style()
         return sequence
-    return SingleQuotedScalarString(value) if isinstance(value, str) and quote(value) else value
+    if not isinstance(value, str):
+        return value
+    bare = _BARE.fullmatch(value) and not quote(value)
+    return str(value) if bare else SingleQuotedScalarString(value)
 
 
 def _nests(value: Json) -> bool:

@@ -14,7 +14,7 @@ from tuner.config import Json
 from tuner.yaml_file_tree import At, Place, Plain, Tree
 
 _TAG = "tag:yaml.org,2002:"
-_TOO_MANY = 100_000
+_TOO_MANY = 20_000
 
 
 class Maker:
