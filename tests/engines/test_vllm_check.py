@@ -141,7 +141,7 @@ def test_a_check_costs_milliseconds(checker: Checker) -> None:
         began = time.monotonic()
         assert checker.check(config(max_num_seqs=seqs)).ok
         took.append(time.monotonic() - began)
-    assert min(took) < 0.1
+    assert min(took) < 0.2
 
 
 def test_variables_of_one_configuration_do_not_reach_the_next(checker: Checker) -> None:

@@ -92,6 +92,13 @@ def test_a_missing_log_is_survived(tmp_path: Path) -> None:
     assert start_failure(POINTER, tmp_path / "none").reason == "unknown"
 
 
+def test_what_an_earlier_engine_left_in_the_log_is_no_evidence(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    earlier = failed("ValueError: No common block size for 8")
+    log.write_text(earlier + failed("ValueError: No available memory for the cache blocks."))
+    assert start_failure(POINTER, log, len(earlier)).reason == "out_of_memory"
+
+
 def test_an_engine_that_dies_at_work_is_a_fault_unless_memory_ran_out(tmp_path: Path) -> None:
     log = tmp_path / "engine.log"
     log.write_text(failed("ValueError: No common block size for 8"))

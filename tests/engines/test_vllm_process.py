@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from tuner.engines.vllm import base_env
+from tuner.engines.vllm_env import choose_start_method, fit_threads
 from tuner.engines.vllm_process import Descendants, environment_kept, output_to
 
 
@@ -91,3 +92,28 @@ def test_the_environment_of_a_study_is_frozen_and_names_its_caches(tmp_path: Pat
     gpu = base_env(tmp_path, device="cuda", model="org/model")
     assert not {"HF_HUB_OFFLINE", "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE"} & set(gpu)
     assert "VLLM_PLUGINS" not in {*env, *gpu}
+
+
+def test_a_smaller_machine_gets_fewer_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = len(os.sched_getaffinity(0))
+    monkeypatch.setenv("OMP_NUM_THREADS", str(cores))
+    fit_threads()
+    assert os.environ["OMP_NUM_THREADS"] == str(cores)
+    monkeypatch.setenv("OMP_NUM_THREADS", str(cores + 1))
+    fit_threads()
+    assert 1 <= int(os.environ["OMP_NUM_THREADS"]) <= max(cores - 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "binding", "method"),
+    [(None, None, "fork"), ("fork", None, "fork"), ("spawn", None, "spawn"), (None, "0", "spawn")],
+)
+def test_processes_are_forked_unless_asked_otherwise(
+    wanted: str | None, binding: str | None, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # as vLLM leaves it on the CPU
+    monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
+    if binding is not None:
+        monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", binding)
+    choose_start_method(wanted)
+    assert os.environ["VLLM_WORKER_MULTIPROC_METHOD"] == method

@@ -13,14 +13,12 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import psutil
 
 from tuner.config import EngineConfig, Json
 from tuner.engines import Completion, vllm_args
 from tuner.engines.live import client, plugin
+from tuner.engines.vllm_env import METHOD, base_env, choose_start_method, fit_threads
 from tuner.engines.vllm_errors import death, message_of, refusal, start_failure
 from tuner.engines.vllm_facts import facts_of, start_phases
 from tuner.engines.vllm_process import Descendants, environment_kept, output_to
@@ -30,40 +28,14 @@ from tuner.trace import Request
 if TYPE_CHECKING:
     from tuner.engines.vllm_counters import Counters
 
+__all__ = ["VllmEngine", "VllmLauncher", "base_env"]
+
 _T = TypeVar("_T")
-_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
-_BIND = "VLLM_CPU_OMP_THREADS_BIND"
 _FIRST = Request(id=-1, arrival_s=0.0, prompt_tokens=1, output_tokens=1)
-#: Seconds between looks at a start that is being broken off.
-_BREAK_OFF_S = 0.2
-
-
-def base_env(cache_dir: Path, *, device: str, model: str = "") -> dict[str, str]:
-    """Return the environment that all engines of a study share, to be set before vLLM is imported.
-
-    One frozen environment, because vLLM hashes most variables into its compile cache's key.
-    ``device`` is "cpu" or anything else; a ``model`` that is a local folder needs no network.
-    VLLM_PLUGINS is never set: it is part of that key, too.
-    """
-    env = {
-        "VLLM_CACHE_ROOT": str(cache_dir / "vllm"),
-        # Without it Triton's kernels are compiled anew for each compile key: 12 s per start.
-        "TRITON_CACHE_DIR": str(cache_dir / "triton"),
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_LOGGING_LEVEL": "INFO",
-    }
-    if device == "cpu":
-        env["VLLM_CPU_KVCACHE_SPACE"] = "1"
-        env["OMP_NUM_THREADS"] = str(_cpu_threads())
-    if model and Path(model).is_dir():
-        env["HF_HUB_OFFLINE"] = "1"
-    return env
-
-
-def _cpu_threads() -> int:
-    """Threads that vLLM gives a CPU worker: one per core, one core kept for the engine process."""
-    allowed = len(os.sched_getaffinity(0))
-    return max(min(allowed, psutil.cpu_count(logical=False) or allowed) - 1, 1)
+#: Seconds until blocks of cancelled requests must be free.
+_RESET_S = 5.0
+#: Seconds between looks at what cannot be awaited.
+_LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +49,12 @@ class VllmLauncher:
         While the body runs, all that this process prints goes to ``log``.
         """
         began = time.monotonic()
+        since = os.path.getsize(log) if os.path.exists(log) else 0
         with output_to(log), environment_kept():
             children = Descendants()
             try:
                 start = await _in_thread(lambda: _import_and_build(config), children)
-                engine = await _start(config, start, children, log)
+                engine = await _start(config, start, children, _Log(log, since))
                 try:
                     await engine.make_first_token(began)
                     yield engine
@@ -89,6 +62,14 @@ class VllmLauncher:
                     engine.llm.shutdown()
             finally:
                 children.end()
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """The file that takes an engine's output, and where this engine's part begins, in bytes."""
+
+    path: str
+    since: int
 
 
 @dataclass(slots=True)
@@ -102,32 +83,23 @@ class _Start:
 
 def _import_and_build(config: EngineConfig) -> _Start:
     began = time.monotonic()
+    fit_threads()
     import vllm.v1.engine.async_llm  # noqa: F401
 
     plugin.register()  # vLLM does so itself, unless VLLM_PLUGINS or stale metadata is in the way
     imported = time.monotonic()
-    method = os.environ.get(_METHOD)
+    method = os.environ.get(METHOD)
     try:
         args, vllm_config = vllm_args.built(config)
     except Exception as error:
         raise refusal(error) from error
     built = time.monotonic()
-    _choose_start_method(method)
+    choose_start_method(method)
     return _Start(args, vllm_config, {"import_s": imported - began, "config_s": built - imported})
 
 
-def _choose_start_method(wanted: str | None) -> None:
-    """Fork the engine's processes on the CPU, too, as vLLM does elsewhere: 3 s instead of 21 s.
-
-    Building a CPU configuration sets "spawn", so that each process imports vLLM again and reads
-    the thread binding from its environment. Whoever asks for a binding still gets "spawn".
-    """
-    if os.environ.get(_METHOD) == "spawn" and wanted != "spawn" and _BIND not in os.environ:
-        os.environ[_METHOD] = "fork"
-
-
 async def _start(
-    config: EngineConfig, start: _Start, children: Descendants, log: str
+    config: EngineConfig, start: _Start, children: Descendants, log: _Log
 ) -> VllmEngine:
     from tuner.engines.vllm_counters import Counters
 
@@ -136,7 +108,7 @@ async def _start(
     try:
         llm = await _in_thread(lambda: _async_llm(start, counters), children)
     except Exception as error:
-        raise start_failure(error, log) from error
+        raise start_failure(error, log.path, log.since) from error
     start.seconds["engine_s"] = time.monotonic() - began
     return VllmEngine(llm, config, start, counters, log)
 
@@ -162,7 +134,7 @@ async def _in_thread(work: Callable[[], _T], children: Descendants) -> _T:
     except asyncio.CancelledError:
         while not task.done():
             children.end()
-            await asyncio.wait([task], timeout=_BREAK_OFF_S)
+            await asyncio.wait([task], timeout=_LOOK_S)
         if not task.cancelled() and task.exception() is None:
             getattr(task.result(), "shutdown", lambda: None)()
         raise
@@ -176,7 +148,7 @@ class VllmEngine:
     config: EngineConfig
     start: _Start
     tally: Counters
-    log: str
+    log: _Log
     facts: dict[str, Json] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _answered: int = 0
@@ -192,7 +164,7 @@ class VllmEngine:
         seconds = self.start.seconds
         seconds |= {"first_token_s": now - began, "start_s": now - launch_began}
         self.facts |= facts_of(self.config, self.start.args, self.llm.vllm_config)
-        self.facts["start"] = {**start_phases(self.log), **seconds}
+        self.facts["start"] = {**start_phases(self.log.path, self.log.since), **seconds}
         await self.reset()
 
     async def generate(self, request: Request, prompt: Sequence[int]) -> Completion:
@@ -219,8 +191,7 @@ class VllmEngine:
 
         sampling = SamplingParams(
             max_tokens=request.output_tokens,
-            min_tokens=request.output_tokens,
-            ignore_eos=True,
+            ignore_eos=True,  # enough: min_tokens would make the sampler look at every request
             detokenize=False,
             temperature=0.0,
             output_kind=RequestOutputKind.DELTA,
@@ -238,25 +209,29 @@ class VllmEngine:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         if isinstance(error, EngineDeadError) or self.llm.errored:
-            return death(error, self.log)
+            return death(error, self.log.path, self.log.since)
         # A request that vLLM refuses raises ValueError (until 0.2x) or VLLMClientError; one that
         # breaks inside raises EngineGenerateError, whose cause says more.
         cause = error.__cause__ or error
         return RequestRejected(message_of(cause))
 
     async def reset(self) -> None:
-        """Forget prefixes and counters. Raises EngineFault where vLLM keeps its cache (busy)."""
-        try:
-            done = await self.llm.reset_prefix_cache()
-        except Exception as error:
-            raise self._translated(error) from error
-        if done is False:
-            raise EngineFault(
-                "not_reset", "vLLM did not reset its prefix cache: requests still run"
-            )
+        """Forget prefixes and counters. Raises EngineFault("not_reset") while requests run."""
+        until = asyncio.get_running_loop().time() + _RESET_S
+        # False while blocks are in use: those of a request that was just cancelled, for a moment.
+        while not await self._prefixes_forgotten():
+            if asyncio.get_running_loop().time() > until:
+                raise EngineFault("not_reset", "vLLM kept its prefix cache: requests still run")
+            await asyncio.sleep(_LOOK_S)
         await self.tally.settle(self._answered)
         self._answered = 0
         self.tally.reset()
+
+    async def _prefixes_forgotten(self) -> bool:
+        try:
+            return await self.llm.reset_prefix_cache() is not False
+        except Exception as error:
+            raise self._translated(error) from error
 
     async def reconfigure(self, hot: Mapping[str, Json]) -> Mapping[str, Json]:
         """Change hot arguments, forget prefixes. See ``Engine.reconfigure``; facts follow."""
@@ -268,7 +243,7 @@ class VllmEngine:
         except TunerError:
             raise
         except Exception as error:  # a change that breaks leaves nothing to rely on
-            raise death(error, self.log) from error
+            raise death(error, self.log.path, self.log.since) from error
         self.facts["effective"] = {**self.facts["effective"], **got}
         self.facts["kv_cache_tokens"] = effective["kv_cache_tokens"]
         return got

@@ -76,9 +76,14 @@ def refusal(error: BaseException) -> ConfigRejected | EngineFault:
     return EngineFault("unknown", f"{type(error).__name__}: {detail}")
 
 
-def start_failure(error: BaseException, log: str | Path) -> ConfigRejected | EngineFault:
-    """Translate what vLLM raised while an engine started; the log knows the cause."""
-    text = tail_of(log)
+def start_failure(
+    error: BaseException, log: str | Path, since: int = 0
+) -> ConfigRejected | EngineFault:
+    """Translate what vLLM raised while an engine started; the log knows the cause.
+
+    ``since``: where in the log this engine's part begins, in bytes.
+    """
+    text = tail_of(log, since)
     detail = root_cause(text) or message_of(error)
     known = _classified(detail)
     if known is not None:
@@ -88,12 +93,12 @@ def start_failure(error: BaseException, log: str | Path) -> ConfigRejected | Eng
     return EngineFault("unknown", detail)
 
 
-def death(error: BaseException, log: str | Path) -> ConfigRejected | EngineFault:
+def death(error: BaseException, log: str | Path, since: int = 0) -> ConfigRejected | EngineFault:
     """Translate the end of an engine that was running: the log's cause, else its last lines.
 
     Memory that runs out under load is the configuration's fault, anything else may be weather.
     """
-    text = tail_of(log)
+    text = tail_of(log, since)
     detail = root_cause(text) or f"{message_of(error)}\n{last_lines(text)}".strip()
     known = _classified(detail)
     if isinstance(known, ConfigRejected) and known.reason == "out_of_memory":
@@ -173,12 +178,12 @@ def unframed(text: str) -> str:
     return "\n".join(line for line in kept if line).replace("Value error, ", "")
 
 
-def tail_of(log: str | Path) -> str:
-    """Return the end of a log file, '' where there is none."""
+def tail_of(log: str | Path, since: int = 0) -> str:
+    """Return the end of a log file from byte ``since`` on, '' where there is none."""
     try:
         with open(log, "rb") as file:
             file.seek(0, 2)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
+            file.seek(max(since, file.tell() - TAIL_BYTES))
             return file.read().decode(errors="replace")
     except OSError:
         return ""

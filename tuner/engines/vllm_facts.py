@@ -21,9 +21,9 @@ _SENTENCES = {
 }
 
 
-def start_phases(log: str | Path) -> dict[str, float]:
+def start_phases(log: str | Path, since: int = 0) -> dict[str, float]:
     """Return phase -> seconds as far as the log tells; the last value where it tells twice."""
-    text = tail_of(log)
+    text = tail_of(log, since)
     found = {name: re.findall(pattern, text) for name, pattern in _SENTENCES.items()}
     return {name: float(values[-1]) for name, values in found.items() if values}
 
