@@ -9,7 +9,14 @@ from tuner.config import EngineConfig, canonical
 from tuner.errors import StudyError
 from tuner.job import Deadlines
 from tuner.study import Baseline, EngineSpec, load_study
-from tuner.study_sections import Budget, Confirm, Hardware, RaySection, StrategySection
+from tuner.study_sections import (
+    SAMPLERS,
+    Budget,
+    Confirm,
+    Hardware,
+    RaySection,
+    StrategySection,
+)
 
 ROOT = Path(__file__).parent.parent
 
@@ -145,6 +152,14 @@ def test_the_definition_is_what_a_resumed_study_may_not_change(
     assert (before != after) is changed
 
 
+def test_the_words_of_a_study_are_those_of_the_tables() -> None:
+    from tuner.strategies.plain import SAMPLERS as MADE
+    from tuner.strategies.table import DEFAULT
+
+    assert set(SAMPLERS) == set(MADE)
+    assert StrategySection().name == DEFAULT
+
+
 def test_a_point_becomes_a_configuration(tmp_path: Path) -> None:
     config = load(tmp_path, **FULL).config({"a": 4, "c": None, "d": {"method": "ngram"}})
     assert config.args["a"] == 4
@@ -176,6 +191,9 @@ def test_a_point_becomes_a_configuration(tmp_path: Path) -> None:
         ("strategy", "{sampler: TPE}",
          'strategy.sampler (line 6): needs one of tpe, random, qmc, gp, nsga2, grid; found "TPE". '
          "Did you mean tpe?"),
+        ("strategy", "{name: ride_along}",
+         "strategy.name (line 6): needs one of plain, ride-along, staged, priced; "
+         'found "ride_along". Did you mean ride-along?'),
         ("engine", "{kind: vlm}",
          'engine.kind (line 2): needs one of vllm, server, simulated; found "vlm". '
          "Did you mean vllm?"),

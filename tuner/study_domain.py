@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from tuner.config import Json, canonical
@@ -142,3 +143,26 @@ def _faults(
     ):
         out.append(("step", f"{step} makes more than a million values: take a larger step."))
     return out
+
+
+def clipped(domain: Domain) -> tuple[Domain, str]:
+    """Return the domain ending where its steps end, and a warning where that is not ``high``."""
+    if isinstance(domain, ChoiceDomain) or domain.step is None:
+        return domain, ""
+    grid: list[float] = list(domain.values())
+    if grid[-1] == domain.high:
+        return domain, ""
+    few = grid if len(grid) <= 8 else [*grid[:3], "...", *grid[-2:]]
+    warning = (
+        f"step {domain.step} does not divide {domain.low}..{domain.high}: "
+        f"tried are {', '.join(map(str, few))}; {domain.high} never is."
+    )
+    return _ending_at(domain, grid[-1], len(grid)), warning
+
+
+def _ending_at(domain: IntDomain | FloatDomain, last: float, size: int) -> Domain:
+    """Return the domain ending at ``last``, or just above it where rounding would lose ``last``."""
+    if isinstance(domain, IntDomain):
+        return replace(domain, high=int(last))
+    ended = replace(domain, high=last)
+    return ended if ended.size == size else replace(domain, high=math.nextafter(last, math.inf))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tuner import rules as rule_book
 from tuner.config import Json, canonical, nested
-from tuner.knobs import ChoiceDomain, Domain, FloatDomain, IntDomain, Knob, SearchSpace
+from tuner.knobs import Knob, SearchSpace
 from tuner.study_conditions import Conditions, checked_rule
-from tuner.study_domain import DomainReader
+from tuner.study_domain import DomainReader, clipped
 from tuner.study_values import argument, given, show
 from tuner.yaml_file import At, Tree, nearest
 
@@ -113,7 +112,10 @@ class SpaceReader:
             domain = DomainReader(self.tree, at, value).read()
             if domain is not None:
                 when = self._when((*at, "when")) if "when" in value else {}
-                out[name] = Knob(name, self._clipped(name, domain), when)
+                domain, warning = clipped(domain)
+                if warning:
+                    self._warn(name, warning)
+                out[name] = Knob(name, domain, when)
         return out
 
     def _when(self, at: At) -> dict[str, tuple[Json, ...]]:
@@ -128,21 +130,6 @@ class SpaceReader:
             read = [self._checked((*at, key), argument, inner) for inner in values]
             out[name] = tuple(read)
         return out
-
-    def _clipped(self, name: str, domain: Domain) -> Domain:
-        """Warn where the step does not reach ``high``, and end the domain where it really ends."""
-        if isinstance(domain, ChoiceDomain) or domain.step is None:
-            return domain
-        grid: list[float] = list(domain.values())
-        if grid[-1] == domain.high:
-            return domain
-        few = grid if len(grid) <= 8 else [*grid[:3], "...", *grid[-2:]]
-        self._warn(
-            name,
-            f"step {domain.step} does not divide {domain.low}..{domain.high}: "
-            f"tried are {', '.join(map(str, few))}; {domain.high} never is.",
-        )
-        return _ending_at(domain, grid[-1], len(grid))
 
     def _warn(self, name: str, message: str) -> None:
         self.warnings.append(str(self.tree.problem(self.ways[name], message)))
@@ -182,14 +169,6 @@ class SpaceReader:
             if all(rule_book.broken(kept, point) for point in points):
                 self.tree.report(at, "no point of the space meets all of them.")
         return ruled
-
-
-def _ending_at(domain: IntDomain | FloatDomain, last: float, size: int) -> Domain:
-    """Return the domain ending at ``last``, or just above it where rounding would lose ``last``."""
-    if isinstance(domain, IntDomain):
-        return replace(domain, high=int(last))
-    ended = replace(domain, high=last)
-    return ended if ended.size == size else replace(domain, high=math.nextafter(last, math.inf))
 
 
 def _inside(name: str, values: Mapping[str, Json]) -> bool:
