@@ -7,6 +7,7 @@ Runs inside EngineCore.
 from __future__ import annotations
 
 import hashlib
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,8 @@ class _Recording:
     """Which request got how many tokens in every step; requests are numbered as they arrived."""
 
     numbers: dict[str, int]
+    #: When each step was decided, seconds on a clock of its own.
+    decided_s: list[float] = field(default_factory=list)
     hash: Any = field(default_factory=hashlib.sha256)
     steps: int = 0
     running_max: int = 0
@@ -30,6 +33,7 @@ class _Recording:
     def add(self, output: Any) -> None:
         """Count one step."""
         tokens = output.num_scheduled_tokens
+        self.decided_s.append(time.perf_counter())
         if not tokens:
             return
         self.steps += 1
@@ -72,9 +76,11 @@ def tuner_record_start(self: Any, count: int) -> list[str] | None:
 
 
 def tuner_record_stop(self: Any) -> dict[str, Any]:
-    """Stop recording; return the digest of the schedule and some totals."""
+    """Stop recording; return the digest of the schedule, some totals and the ``step_s``."""
     del self.scheduler.schedule
     recording: _Recording = getattr(self, _KEPT_AS)
     names = ("steps", "running_max", "step_tokens_max", "chunk_tokens_max", "draft_tokens_max")
     totals = {name: getattr(recording, name) for name in (*names, "preemptions", "cached_tokens")}
-    return {"digest": recording.hash.hexdigest(), **totals}
+    ends = recording.decided_s[1:]
+    step_s = [end - begin for begin, end in zip(recording.decided_s, ends, strict=False)]
+    return {"digest": recording.hash.hexdigest(), "step_s": step_s, **totals}

@@ -30,6 +30,8 @@ class Schedule:
     digest: str
     #: ``steps``, ``running_max``, ``step_tokens_max``, ``preemptions``, ... of the recording.
     totals: Mapping[str, Json]
+    #: Seconds of each step, but for the last one.
+    step_s: Sequence[float]
     completions: Sequence[Completion]
     #: When the first step could begin, on the event loop's clock.
     released_s: float
@@ -67,8 +69,8 @@ async def recorded(engine: VllmEngine, work: Work) -> Schedule:
         released_s = asyncio.get_running_loop().time()
         await core.call_utility_async("resume_scheduler")
     totals = await core.call_utility_async("tuner_record_stop")
-    digest = totals.pop("digest")
-    return Schedule(digest, totals, [task.result() for task in sent], released_s)
+    digest, step_s = totals.pop("digest"), totals.pop("step_s")
+    return Schedule(digest, totals, step_s, [task.result() for task in sent], released_s)
 
 
 async def _arrived(core: Any, count: int) -> None:
