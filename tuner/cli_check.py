@@ -27,11 +27,15 @@ def check_command(study: Path, overrides: Sequence[str], as_json: bool) -> int:
 def _tell(spec: StudySpec, found: Preview) -> None:
     for warning in spec.warnings:
         out.print(warning, style="yellow", markup=False, soft_wrap=True)
-    table = Table("knob", "values", "only when", box=None, padding=(0, 2, 0, 0))
+    table = Table("knob", "change", "values", "only when", box=None, padding=(0, 2, 0, 0))
     for knob in spec.space.knobs:
         when = ", ".join(f"{n} in {list(v)}" for n, v in knob.when.items())
-        table.add_row(knob.name, values_text(knob), when)
+        warmth = found.temperatures.get(knob.name, "")
+        table.add_row(knob.name, warmth, values_text(knob), when)
     out.print(table)
+    out.print(
+        "hot: changed on the live engine; warm: a start from cache; cold: a start that compiles"
+    )
     out.print(f"points     {found.points or 'too many to list'}", markup=False)
     share = found.feasible_share or 0.0
     out.print(f"can start  {share:.0%} of {found.looked_at} looked at")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tuner.knobs import ChoiceDomain, FloatDomain, Knob, Point
 from tuner.records import Infeasible
 from tuner.results import load_results
 from tuner.rules import broken
-from tuner.runner import checking, known_good, refusing
+from tuner.runner import checking, known_good, refusing, temperatures
 from tuner.strategies.plain import KnownGood
 from tuner.study import StudySpec
 from tuner.tune import Check, counts_as_trial
@@ -37,6 +37,8 @@ class Preview:
     known_good: Sequence[KnownGood]
     workload: Workload
     cost: dict[str, Json] = field(default_factory=dict)
+    #: Knob -> hot, warm or cold on the installed vLLM; empty for a simulated engine.
+    temperatures: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def feasible_share(self) -> float | None:
@@ -59,7 +61,7 @@ class Preview:
                 for p, why in self.rejected
             ],
             "baselines": [known.label for known in self.known_good],
-            "temperatures": dict.fromkeys(spec.space.names, "cold"),
+            "temperatures": dict(self.temperatures),
             "cost": self.cost,
             "warnings": list(spec.warnings),
         }
@@ -74,9 +76,10 @@ def preview(spec: StudySpec, folder: Path) -> Preview:
     points, whole = _points(spec)
     with checking(spec) as checker:
         known = [] if checker is None else known_good(spec, checker, workload)
+        warmth = {} if checker is None else temperatures(spec, checker)
         rejected = _rejected(spec, points, refusing(checker, workload))
-    count = len(points) if whole else None
-    return Preview(count, len(points), rejected, known, workload, _cost(spec, workload, folder))
+    count, cost = len(points) if whole else None, _cost(spec, workload, folder)
+    return Preview(count, len(points), rejected, known, workload, cost, warmth)
 
 
 def values_text(knob: Knob) -> str:

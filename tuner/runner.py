@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +14,14 @@ from tuner.config import EngineConfig, Json, canonical
 from tuner.errors import Problem, StudyError
 from tuner.events import Notice, Observer
 from tuner.job import Workload
+from tuner.knobs import ChoiceDomain, Knob
 from tuner.pools import Pool
 from tuner.presets import BASELINE, DEFAULT_BASELINE
 from tuner.records import Infeasible
 from tuner.store import Store, sqlite_url
+from tuner.strategies import Search
 from tuner.strategies.plain import KnownGood, Plain
+from tuner.strategies.table import STRATEGIES
 from tuner.study import StudySpec
 from tuner.study_arguments import argument_problems
 from tuner.tune import Check, Loop, StopRequest
@@ -57,9 +60,10 @@ def run_study(spec: StudySpec, around: Surroundings) -> str:
     with contextlib.ExitStack() as stack:
         checker = stack.enter_context(checking(spec, around.cache))
         known = [] if checker is None else known_good(spec, checker, workload)
+        warmth = {} if checker is None else temperatures(spec, checker)
         store = _store(spec, around.folder)
-        strategy = _strategy(spec, store, known)
-        pool = stack.enter_context(_pool(spec, around))
+        strategy = _strategy(spec, store, known, warmth)
+        pool = stack.enter_context(_pool(spec, around, warmth))
         loop = Loop(
             spec.name,
             store,
@@ -126,6 +130,35 @@ def known_good(spec: StudySpec, checker: Checker, workload: Workload) -> list[Kn
     return found
 
 
+def temperatures(spec: StudySpec, checker: Checker) -> dict[str, str]:
+    """Return what a change of each knob costs on the installed vLLM: "hot", "warm" or "cold".
+
+    Only the engine in our own process is changed live; with any other one no knob is hot.
+    """
+    values = {knob.name: ends(knob) for knob in spec.space.knobs}
+    base = spec.base.with_args(spec.space.fixed)
+    found = checker.temperatures(values, base)
+    if spec.engine.kind != "vllm":
+        return {name: "warm" if warmth == "hot" else warmth for name, warmth in found.items()}
+    return found
+
+
+def ends(knob: Knob) -> list[Json]:
+    """Return values that stand for a knob's domain: all options, or both ends of a range."""
+    domain = knob.domain
+    return list(domain.options if isinstance(domain, ChoiceDomain) else (domain.low, domain.high))
+
+
+def _maxima(spec: StudySpec, hot: Collection[str]) -> dict[str, Json]:
+    """Return the largest value of each hot knob; of what has no order, the first option."""
+    found: dict[str, Json] = {}
+    for name in hot:
+        values = ends(spec.space[name])
+        numbers = all(isinstance(value, int | float) for value in values)
+        found[name] = max(values) if numbers else values[0]
+    return found
+
+
 def on_gpus(spec: StudySpec) -> bool:
     """Whether the study's engines run on GPUs: not with the CPU build of vLLM, nor simulated."""
     if spec.engine.kind == "simulated" or spec.engine.cpus is not None:
@@ -161,24 +194,39 @@ def _store(spec: StudySpec, folder: Path) -> Store:
     return store
 
 
-def _strategy(spec: StudySpec, store: Store, known: Sequence[KnownGood]) -> Plain:
-    section, trials = spec.strategy, spec.budget.trials
-    sampler = section.sampler
-    size = spec.space.size_bound
-    if trials is not None and size is not None and size <= trials:
-        sampler = "grid"
+def _strategy(
+    spec: StudySpec, store: Store, known: Sequence[KnownGood], warmth: Mapping[str, str]
+) -> Plain:
+    section, trials, size = spec.strategy, spec.budget.trials, spec.space.size_bound
+    whole = trials is not None and size is not None and size <= trials
+    search = Search(
+        spec.space,
+        spec.base,
+        hot=_with(warmth, "hot"),
+        warm=_with(warmth, "warm"),
+        sampler="grid" if whole else section.sampler,
+        seed=section.seed,
+        trials=trials,
+    )
     new = not store.study.get_trials(deepcopy=False)
-    strategy = Plain(store, spec.space, spec.base, sampler, section.seed, trials)
+    strategy = STRATEGIES["plain" if whole else section.name](store, search)
     for one in known if new else ():
         strategy.enqueue(one)
     return strategy
 
 
-def _pool(spec: StudySpec, around: Surroundings) -> contextlib.AbstractContextManager[Pool]:
+def _with(warmth: Mapping[str, str], wanted: str) -> frozenset[str]:
+    return frozenset(name for name, found in warmth.items() if found == wanted)
+
+
+def _pool(
+    spec: StudySpec, around: Surroundings, warmth: Mapping[str, str]
+) -> contextlib.AbstractContextManager[Pool]:
     options: dict[str, Json] = dict(spec.engine.options)
     teller = _Teller(around.observers)
     if spec.engine.kind == "simulated":
-        from tuner.engines.simulated import SimulatedCosts, SimulatedLauncher
+        from tuner.engines.simulated import SimulatedLauncher
+        from tuner.engines.simulated_costs import SimulatedCosts
         from tuner.evaluate import evaluate
         from tuner.pools.inline import InlinePool
 
@@ -188,10 +236,16 @@ def _pool(spec: StudySpec, around: Surroundings) -> contextlib.AbstractContextMa
     from tuner.pools.slots import Capacity
     from tuner.pools.spec import HostSpec
 
-    gpu = on_gpus(spec)
+    gpu, hot = on_gpus(spec), _with(warmth, "hot")
     cores = None if gpu else int(spec.engine.cpus or len(os.sched_getaffinity(0)))
     return RayPool(
-        HostSpec(spec.engine.kind, options, _environment(spec, around.cache)),
+        HostSpec(
+            spec.engine.kind,
+            options,
+            _environment(spec, around.cache),
+            hot=hot,
+            maxima=_maxima(spec, hot),
+        ),
         Capacity(spec.ray.gpus, spec.ray.slots, cores),
         spec.ray.address,
         observer=teller,

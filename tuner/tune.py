@@ -108,7 +108,7 @@ class Loop:
                 return reason
             if self._waiting is None and not self.pool.has_room(1):
                 return ""  # ask late: what runs now may teach something first
-            proposal = self._waiting or self.strategy.ask()
+            proposal = self._waiting or self.strategy.ask(self.pool.live)
             self._waiting = None
             if proposal is None:
                 return "every point of the space has been tried"

@@ -66,11 +66,14 @@ async def test_hot_changes_keep_the_engine_and_cold_ones_start_another(tmp_path:
 async def test_a_baseline_is_started_as_it_is_and_not_kept(tmp_path: Path) -> None:
     inner = Recording()
     keeping = KeepingLauncher(inner, HOT, CEILING)
-    async with keeping.launch(config(8), str(tmp_path / "log")):
-        pass
-    async with keeping.launch(EngineConfig("m"), str(tmp_path / "log")) as engine:
-        assert "live" not in engine.facts
-    assert inner.log == ["start 64", "end", "start None", "end"]
+    baseline = EngineConfig("m", config(8).args, label="baseline: ours")
+    for cold in (EngineConfig("m"), baseline):
+        async with keeping.launch(config(8), str(tmp_path / "log")):
+            pass
+        async with keeping.launch(cold, str(tmp_path / "log")) as engine:
+            assert "live" not in engine.facts
+    kept = ["start 64", "end"]
+    assert inner.log == [*kept, "start None", "end", *kept, "start 8", "end"]
 
 
 async def test_what_is_refused_live_is_started_cold(tmp_path: Path) -> None:

@@ -2,18 +2,19 @@
 
 An engine start costs tens of seconds, a live change less than one. An engine serves every
 configuration that differs from its own in hot arguments only: it is started at their largest values
-(``ceiling``), because an engine can be turned down while it lives but not up.
+(``live.ceiling``), because an engine can be turned down while it lives but not up.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tuner.config import EngineConfig, Json
 from tuner.engines import Completion, Engine, Launcher
+from tuner.engines.live.ceiling import ceiling
 from tuner.errors import ConfigRejected
 from tuner.trace import Request
 
@@ -55,6 +56,15 @@ class LiveEngine:
         return await self.engine.counters()
 
 
+def can_be_kept(config: EngineConfig, hot: Collection[str]) -> bool:
+    """Whether an engine of ``config`` may serve other configurations after it.
+
+    Not one that leaves a hot argument to vLLM, nor one of special standing (a baseline): these are
+    started exactly as they are.
+    """
+    return bool(hot) and set(hot) <= set(config.args) and not config.label
+
+
 @dataclass(slots=True)
 class KeepingLauncher:
     """Keeps one engine. ``aclose`` ends it; so does a launch that it cannot serve."""
@@ -62,18 +72,17 @@ class KeepingLauncher:
     inner: Launcher
     #: Arguments that a live engine can change.
     hot: frozenset[str]
-    #: Hot argument -> value to start with: at least as large as any that will be asked for.
-    ceiling: Mapping[str, Json] = field(default_factory=dict)
+    #: Hot argument -> the largest value that will be asked for.
+    maxima: Mapping[str, Json] = field(default_factory=dict)
     _kept: _Kept | None = None
 
     @contextlib.asynccontextmanager
     async def launch(self, config: EngineConfig, log: str) -> AsyncIterator[Engine]:
         """Run the body with the kept engine changed live, or a new one. See ``Launcher.launch``.
 
-        A configuration that leaves a hot argument to vLLM (a baseline) is started exactly as it is
-        and not kept. ``facts["live"]`` says what was changed, where anything was.
+        ``facts["live"]`` says what was changed, where anything was. See ``can_be_kept``.
         """
-        if not self.hot <= set(config.args):
+        if not can_be_kept(config, self.hot):
             await self.aclose()
             async with self.inner.launch(config, log) as engine:
                 yield engine
@@ -97,7 +106,8 @@ class KeepingLauncher:
         wanted = {name: config.args[name] for name in sorted(self.hot)}
         if self._kept is None or self._kept.cold_key != config.cold_key(self.hot):
             await self.aclose()
-            self._kept = await self._start(config.with_args(self.ceiling), log)
+            highest = replace(config, args=ceiling(config.args, self.maxima))
+            self._kept = await self._start(highest, log)
         kept = self._kept
         try:
             changed = await kept.engine.reconfigure(wanted)

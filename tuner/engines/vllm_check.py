@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Self
@@ -118,6 +118,16 @@ class Checker:
         if not verdict.ok:
             raise ConfigRejected(verdict.reason, verdict.detail)
         return verdict.effective
+
+    def temperatures(
+        self, values: Mapping[str, Sequence[Json]], base: EngineConfig
+    ) -> dict[str, str]:
+        """Return "hot", "warm" or "cold" of each argument; see ``live.temperature.of``.
+
+        ``values`` holds at least two values of each.
+        """
+        given = {name: list(options) for name, options in values.items()}
+        return dict(self._ask("temperatures", values=given, config=base.to_json()))
 
     def parse_config_file(self, path: Path) -> dict[str, Json]:
         """Return every engine argument as ``vllm serve --config path`` would set it.

@@ -63,6 +63,15 @@ def _check(config: dict[str, Json], also: list[str]) -> dict[str, Json]:
     return {"ok": True, "effective": got, "changed": vllm_args.changed(wanted.args, got)}
 
 
+def _temperatures(values: dict[str, list[Json]], config: dict[str, Json]) -> dict[str, Json]:
+    from tuner.engines.live import temperature
+
+    base = EngineConfig(**config)
+    with environment_kept():
+        os.environ.update(base.env)
+        return dict(temperature.of(values, base))
+
+
 def _refused(error: Exception) -> dict[str, Json]:
     known = refusal(error)
     refused = isinstance(known, ConfigRejected) and _NO_DEVICE not in known.detail
@@ -254,5 +263,6 @@ _ANSWERS: dict[str, Callable[..., Json]] = {
     "version": _version,
     "arguments": _arguments,
     "check": _check,
+    "temperatures": _temperatures,
     "parse": _parse,
 }

@@ -20,6 +20,10 @@ class Pool(Protocol):
     def busy(self) -> int:
         """Jobs submitted and not collected yet."""
 
+    @property
+    def live(self) -> frozenset[str]:
+        """Cold keys of idle engines that live on: a job with one of these keys needs no start."""
+
     def submit(self, job: Job) -> None:
         """Start a job. Only called while ``has_room``."""
 

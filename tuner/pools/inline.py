@@ -57,6 +57,11 @@ class InlinePool:
         held = sum(job.config.gpus for _, job in self._waiting)
         return self.busy < self.slots and (self.gpus is None or held + gpus <= self.gpus)
 
+    @property
+    def live(self) -> frozenset[str]:
+        """No engine lives on between jobs here."""
+        return frozenset()
+
     def submit(self, job: Job) -> None:
         """Take a job; it runs when it is collected. Raises TunerError where there is no room."""
         if not self.has_room(job.config.gpus):

@@ -18,17 +18,18 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tuner.config import EngineConfig
+from tuner.engines.keeping import can_be_kept
 from tuner.errors import TunerError
 from tuner.events import Observer, SlotPhase
 from tuner.job import Job
 from tuner.pools import Result
 from tuner.pools.host_process import Limits
 from tuner.pools.ray_cluster import connected, cores_of, first_line
-from tuner.pools.slots import Capacity, Held, Placement, place
+from tuner.pools.slots import Capacity, Held, Placement, Wanted, place
 from tuner.pools.spec import HostSpec
 from tuner.pools.supervisor import ProcessId
 from tuner.pools.worker import IDLE, Place, SlotWorker
-from tuner.records import Cost, Faulted
+from tuner.records import Cost, Faulted, Measured
 
 #: Seconds between two looks at what the slots do.
 _POLL_S = 1.0
@@ -99,6 +100,11 @@ class RayPool:
         """Jobs submitted and not collected yet."""
         return sum(slot.job is not None for slot in self._slots.values())
 
+    @property
+    def live(self) -> frozenset[str]:
+        """Cold keys of idle engines that live on."""
+        return frozenset(s.held.live for s in self._slots.values() if s.held.live)
+
     def has_room(self, gpus: int) -> bool:
         """Whether a job that needs this many GPUs would start at once.
 
@@ -116,7 +122,7 @@ class RayPool:
         if placement.new:
             self._slots[placement.number] = self._new_slot(placement, job)
         slot = self._slots[placement.number]
-        slot.held = replace(slot.held, busy=True, last=job.config)
+        slot.held = replace(slot.held, busy=True, last=job.config, live="")
         slot.job = job
         slot.began = time.monotonic()
         slot.overdue_at = slot.began + _ACTOR_START_S + self.limits.host_start_s
@@ -152,7 +158,8 @@ class RayPool:
             if slot.job is None and slot.held.node not in nodes:
                 del self._slots[slot.held.number]
         held = [slot.held for slot in self._slots.values()]
-        return place(self.capacity, nodes, held, config, self.capacity.units(gpus))
+        wanted = Wanted(self.capacity.units(gpus), config.cold_key(self.spec.hot))
+        return place(self.capacity, nodes, held, config, wanted)
 
     def _nodes(self) -> dict[str, int]:
         """Return the nodes alive and their units; first those that lost no worker of late.
@@ -215,6 +222,8 @@ class RayPool:
         except RayError as error:
             return self._lost(slot, f"{type(error).__name__}: {first_line(error)}")
         job = self._idle(slot)
+        if isinstance(outcome, Measured) and can_be_kept(job.config, self.spec.hot):
+            slot.held = replace(slot.held, live=job.config.cold_key(self.spec.hot))
         return job, outcome, cost
 
     def _lost(self, slot: _Slot, detail: str) -> Result:

@@ -39,6 +39,8 @@ class Held:
     units: int
     busy: bool
     last: EngineConfig | None = None
+    #: Cold key of the engine that lives on in it, '' for none.
+    live: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +54,37 @@ class Placement:
     release: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a job needs: so many units, and best an engine of this cold key."""
+
+    units: int
+    cold_key: str = ""
+
+
 def place(
     capacity: Capacity,
     nodes: Mapping[str, int],
     held: Sequence[Held],
     config: EngineConfig,
-    units: int,
+    wanted: Wanted,
 ) -> Placement | None:
-    """Return where a job of so many units starts at once, None if nowhere.
+    """Return where such a job starts at once, None if nowhere.
 
     ``nodes`` maps the nodes alive to their units. An idle slot of the right size goes first (its
-    host has imported everything), the one whose last configuration is most like ``config``.
+    host has imported everything): the one whose live engine can serve it, else one without a live
+    engine, else the one whose last configuration is most like ``config``.
     """
     busy = [slot for slot in held if slot.busy]
     idle = [slot for slot in held if not slot.busy and slot.node in nodes]
     if capacity.slots is not None and len(busy) >= capacity.slots:
         return None
+    units = wanted.units
     same = [slot for slot in idle if slot.units == units]
     if same:
-        best = max(same, key=lambda slot: _likeness(slot.last, config))
+        best = max(
+            same, key=lambda s: (s.live == wanted.cold_key, not s.live, _likeness(s.last, config))
+        )
         return Placement(best.number, best.node, new=False)
     found = [
         Placement(_free_number(held), node, new=True, release=release)

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 import tuner
 from tuner.config import Json
 from tuner.engines import Launcher
+from tuner.engines.keeping import KeepingLauncher
 from tuner.errors import TunerError
 from tuner.job import Job
 from tuner.records import Cost, Outcome
@@ -41,11 +42,16 @@ class HostSpec:
     #: Variables set for the host and all that it starts.
     env: Mapping[str, str] = field(default_factory=dict)
     evaluate: str = "tuner.evaluate:evaluate"
+    #: Arguments that a live engine can change; none: every job starts an engine of its own.
+    hot: frozenset[str] = frozenset()
+    #: Hot argument -> the largest value that any job will ask for.
+    maxima: Mapping[str, Json] = field(default_factory=dict)
 
     def make_launcher(self) -> Launcher:
         """Build the launcher. Raises TunerError for a name that leads nowhere."""
         factory = imported(LAUNCHERS.get(self.launcher, self.launcher))
-        return cast(Launcher, factory(**self.options))
+        launcher = cast(Launcher, factory(**self.options))
+        return KeepingLauncher(launcher, self.hot, self.maxima) if self.hot else launcher
 
     def load_evaluate(self) -> Evaluate:
         """Return the coroutine function that turns a job into an outcome."""
