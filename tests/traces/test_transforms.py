@@ -12,7 +12,7 @@ from tuner.errors import TraceError
 from tuner.trace import Ragged, Trace
 from tuner.traces import transforms
 from tuner.traces.groups import prefix_groups, session_groups, share_too_early
-from tuner.traces.lengths import block_size, length_scale, max_tokens, row_sums
+from tuner.traces.lengths import block_size, grouped, length_scale, max_tokens, row_sums
 from tuner.traces.reuse import predicted_hit_share
 from tuner.traces.transforms import apply, head, hold_out, rate_scale, spread_ties, thin, window
 
@@ -175,12 +175,42 @@ def test_scaling_down_rounds_the_block_to_sixteen_and_partials_up():
     assert done.provenance.transforms[-1]["found_prompt_alpha"] == 48 / 512
 
 
-def test_scaling_below_a_cache_block_is_refused_with_the_smallest_scale():
+@given(block_traces(), st.integers(1, 4))
+def test_grouping_blocks_keeps_whole_shared_groups(trace, group):
+    done = grouped(trace, group)
+    sound(done)
+    assert np.array_equal(row_sums(done.block_tokens), row_sums(trace.block_tokens))
+    assert np.array_equal(done.prompt_tokens, trace.prompt_tokens)
+    for one in range(len(trace)):
+        for other in range(one):
+            before = common(trace, one, other)
+            assert common(done, one, other) in (before // group, -(-before // group))
+
+
+def common(trace, one, other):
+    pairs = [list(zip(trace[n].blocks, trace[n].block_tokens, strict=True)) for n in (one, other)]
+    same = 0
+    for left, right in zip(*pairs, strict=False):
+        if left != right:
+            break
+        same += 1
+    return same
+
+
+def test_scaling_below_a_cache_block_makes_several_blocks_one():
     trace = Trace.build(
-        [0], [64], [1], blocks=Ragged.of([[1, 2]]), block_tokens=Ragged.of([[32, 32]])
+        [0, 1],
+        [64, 64],
+        [10, 10],
+        blocks=Ragged.of([[1, 2, 3, 4], [1, 2, 5, 6]]),
+        block_tokens=Ragged.of([[16] * 4, [16] * 4]),
     )
-    with pytest.raises(TraceError, match=r"transforms\[0\].length_scale: .*smallest.* is 0\.5"):
-        apply(trace, [{"length_scale": 0.1}])
+    done = length_scale(trace, 0.5)
+    assert [request.block_tokens for request in done] == [(16, 16), (16, 16)]
+    assert done[0].blocks[0] == done[1].blocks[0]
+    assert done[0].blocks[1] != done[1].blocks[1]
+    assert predicted_hit_share(done) == predicted_hit_share(trace) == 0.25
+    assert done.provenance.transforms[-1]["found_blocks_grouped"] == 2
 
 
 def test_segments_scale_each_by_itself():

@@ -30,8 +30,8 @@ def read(source: Source, *, block_size: int = 16, zero_output: ZeroOutput = "dro
         prompts.append(source.number(row, "input_length", line))
         outputs.append(source.number(row, "output_length", line))
         blocks.add(full_blocks(source, row, line, layout))
-        parents.append(int(np.nan_to_num(source.number(row, "parent_chat_id", line), nan=-1)))
-        row_of[int(np.nan_to_num(source.number(row, "chat_id", line), nan=-1))] = len(times) - 1
+        parents.append(source.whole(row, "parent_chat_id", line, -1))
+        row_of[source.whole(row, "chat_id", line, -1)] = len(times) - 1
     above = np.asarray([row_of.get(chat, -1) if chat >= 0 else -1 for chat in parents], np.int64)
     above[above == np.arange(len(above))] = -1
     columns = {

@@ -72,11 +72,14 @@ def dispersion(arrival_us: IntArray, window_s: float) -> float | None:
     if not len(arrival_us):
         return None
     since = arrival_us - arrival_us[0]
-    bins = int(since[-1] // (window_s * 1e6))
+    width = round(window_s * 1e6)
+    bins = int(since[-1]) // width
     if bins < 2:
         return None
-    counts = np.bincount((since // (window_s * 1e6)).astype(np.int64), minlength=bins)[:bins]
-    return float(counts.var() / counts.mean())
+    # Only windows with requests are stored: a span of years must not cost a bin per second.
+    _, counts = np.unique(since[since < bins * width] // width, return_counts=True)
+    mean = counts.sum() / bins
+    return float((np.square(counts, dtype=np.float64).sum() / bins - mean**2) / mean)
 
 
 def length_facts(tokens: IntArray) -> dict[str, float]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.trace import UNKNOWN_GAP, IntArray, Provenance, Ragged, Trace
-from tuner.traces.source import Source
+from tuner.traces.source import MOST, Source
 
 FloatArray = NDArray[np.floating[Any]]
 #: What to do with a request that got no output (a failed call): leave it out and count it, or
@@ -51,9 +51,9 @@ def finish(
 ) -> Trace:
     """Drop what cannot be replayed, count it, and build the trace.
 
-    Dropped, each under its own reason: a missing or non-finite value, a negative time, negative
-    or fractional tokens, more tokens than 2**31 - 1, an empty prompt, a failed request, no output.
-    TraceError where nothing is left.
+    Dropped, each under its own reason: a missing or non-finite value, a negative or absurd time,
+    negative or fractional tokens, more tokens than 2**31 - 1, an empty prompt, a failed request,
+    no output. TraceError where nothing is left.
     """
     if zero_output not in ("drop", "prefill"):
         raise source.fail(f"zero_output: expected 'drop' or 'prefill', found {zero_output!r}")
@@ -111,14 +111,16 @@ def chained(arrival: Any, session: Any, duration: Any = None) -> tuple[Ragged, I
     """Return the row before each in its session as its parent, and the think time between.
 
     A row that arrived a second or more before that one had ended did not wait for it: no parent.
-    Session -1 is none. Rows may be in any order; ties keep it.
+    A duration below 0 or beyond 2**62 is unknown, session -1 is none. Rows may be in any order;
+    ties keep it.
     """
     order = np.lexsort((arrival, session))
     same = (session[order][1:] == session[order][:-1]) & (session[order][1:] >= 0)
     child, parent = order[1:][same], order[:-1][same]
     gap = None
     if duration is not None:
-        think = arrival[child] - arrival[parent] - duration[parent]
+        known = np.where((duration >= 0) & (duration < MOST), duration, np.nan)
+        think = arrival[child] - arrival[parent] - known[parent]
         waited = ~(think <= -SECOND_US)
         child, parent, think = child[waited], parent[waited], think[waited]
         gap = np.full(len(arrival), UNKNOWN_GAP, np.int64)
@@ -141,6 +143,7 @@ def _faults(arrival: Any, prompt: Any, output: Any, failed: Any) -> dict[str, An
         return {
             "missing_value": ~np.logical_and.reduce([np.isfinite(c) for c in columns]),
             "negative_time": arrival < 0,
+            "time_too_large": arrival >= MOST,
             "negative_tokens": np.logical_or.reduce([c < 0 for c in tokens]),
             "fractional_tokens": np.logical_or.reduce([c != np.rint(c) for c in tokens]),
             "too_many_tokens": np.logical_or.reduce([c > _MOST_TOKENS for c in tokens]),

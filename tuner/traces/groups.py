@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.trace import IntArray, Trace
+from tuner.trace import IntArray, Ragged, Trace
 
 Hashes = NDArray[np.uint64]
 
@@ -80,6 +80,22 @@ def mixed(values: Any) -> Hashes:
         out = (out ^ (out >> np.uint64(shift))) * np.uint64(factor)
     done: Hashes = out ^ (out >> np.uint64(31))
     return done
+
+
+def chain_hashes(blocks: Ragged, tokens: Ragged) -> tuple[Hashes, Hashes]:
+    """Return a hash of what leads to each segment, without and with it.
+
+    A prefix is the sum of its segments' hashes, each mixed with its place: order counts, and one
+    cumulative sum does all rows at once.
+    """
+    starts = blocks.offsets[:-1]
+    owner = np.repeat(np.arange(len(blocks)), np.diff(blocks.offsets))
+    place = np.arange(len(owner)) - starts[owner]
+    named = mixed(blocks.values) + tokens.values.astype(np.uint64)
+    own = mixed(mixed(named) + place.astype(np.uint64))
+    total = np.cumsum(own, dtype=np.uint64)
+    upto = total - (total - own)[starts[owner]]
+    return upto - own, upto
 
 
 def share_too_early(trace: Trace, slowdown: float = 1.0) -> float | None:

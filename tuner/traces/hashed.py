@@ -10,7 +10,7 @@ import numpy as np
 
 from tuner.trace import IntArray, Ragged
 from tuner.traces.draft import Draft
-from tuner.traces.source import Row, Source
+from tuner.traces.source import MOST, Row, Source
 
 Pair = tuple[IntArray, IntArray]
 
@@ -69,7 +69,7 @@ def full_blocks(source: Source, row: Row, line: int, layout: Layout) -> Pair:
     """
     ids = np.asarray(source.ids(row, layout.ids, line), np.int64)
     length = source.number(row, layout.prompt, line)
-    if not len(ids) or not length > 0:
+    if not len(ids) or not 0 < length < MOST:
         return ids[:0], ids[:0]
     prompt, size = int(length), layout.block_size
     if size < 1:

@@ -8,9 +8,12 @@ from typing import Any, Literal
 import numpy as np
 
 from tuner.trace import IntArray, Ragged, Trace
+from tuner.traces.groups import chain_hashes
 
 #: vLLM's smallest common cache block; a scaled trace block stays a multiple of it.
 CACHE_BLOCK = 16
+#: How far from the asked scale the prompts may come out before blocks are made one.
+_OFF = 0.1
 
 
 def length_scale(trace: Trace, alpha: float, output_alpha: float | None = None) -> Trace:
@@ -18,8 +21,9 @@ def length_scale(trace: Trace, alpha: float, output_alpha: float | None = None) 
 
     Block ids stay; the block itself is redefined: B' = B * alpha, rounded to a multiple of 16, at
     least 16. Full blocks become exactly B', a partial one its share, rounded up; so the prefix hit
-    share stays (0.3736 -> 0.3729 for 512 -> 16). The prompt scale that results (B'/B) is recorded.
-    Nothing falls below one token. ValueError where B' would be far from B * alpha.
+    share stays (0.3736 -> 0.3729 for 512 -> 16). Where B * alpha is far below 16, several blocks
+    are made one first: less is shared then. The prompt scale that results (B'/B) and the blocks
+    made one are recorded. Nothing falls below one token.
 
     Distorts: attention's quadratic share of prefill, fixed overheads, thresholds in tokens
     (max_num_batched_tokens) and KV pressure do not scale with it; unequal alphas change the
@@ -28,7 +32,9 @@ def length_scale(trace: Trace, alpha: float, output_alpha: float | None = None) 
     second = alpha if output_alpha is None else output_alpha
     if alpha <= 0 or second <= 0:
         raise ValueError("alpha and output_alpha must be > 0")
-    ratio = _block_ratio(trace, alpha)
+    group, ratio = _plan(block_size(trace), alpha)
+    if group > 1:
+        trace = grouped(trace, group)
     output = _scaled(trace.output_tokens, second)
     output = np.where(trace.output_tokens > 0, np.maximum(output, 1), 0)
     changes: dict[str, Any] = {"output_tokens": output.astype(np.int32)}
@@ -41,24 +47,49 @@ def length_scale(trace: Trace, alpha: float, output_alpha: float | None = None) 
         changes["block_tokens"] = segments
     changes["prompt_tokens"] = np.maximum(prompt, 1).astype(np.int32)
     return replace(trace, **changes).recorded(
-        "length_scale", alpha=alpha, output_alpha=second, found_prompt_alpha=ratio
+        "length_scale",
+        alpha=alpha,
+        output_alpha=second,
+        found_prompt_alpha=ratio,
+        found_blocks_grouped=group,
     )
 
 
-def _block_ratio(trace: Trace, alpha: float) -> float:
-    """Return B'/B for a trace of equal blocks, alpha for one without or with segments."""
-    size = block_size(trace)
+def _plan(size: int | None, alpha: float) -> tuple[int, float]:
+    """Return (blocks to make one, scale of the prompt) that come close to ``alpha``.
+
+    The fewest blocks whose scaled size is off by at most a tenth from a multiple of 16.
+    """
     if size is None:
-        return alpha
-    wanted = size * alpha
-    new = max(CACHE_BLOCK, round(wanted / CACHE_BLOCK) * CACHE_BLOCK)
-    if not 0.5 <= new / wanted <= 1.5:
-        least = CACHE_BLOCK / size
-        raise ValueError(
-            f"blocks of {size} tokens would become {wanted:g}, below the {CACHE_BLOCK} that a "
-            f"cache can share; the smallest alpha here is {least:g}"
-        )
-    return new / size
+        return 1, alpha
+    group = 1
+    while True:
+        wanted = size * group * alpha
+        new = max(CACHE_BLOCK, round(wanted / CACHE_BLOCK) * CACHE_BLOCK)
+        if abs(new / wanted - 1) <= _OFF:
+            return group, new / (size * group)
+        group += 1
+
+
+def grouped(trace: Trace, group: int) -> Trace:
+    """Make one block of every ``group``; what is left of a row becomes a shorter one.
+
+    Ids are new: one per chain of old ids from the start. Two rows share as many whole groups as
+    they shared before; of a group that they share in part, they share nothing any more.
+    """
+    if trace.blocks is None or trace.block_tokens is None:
+        return trace
+    offsets = trace.blocks.offsets
+    counts = np.diff(offsets)
+    owner = np.repeat(np.arange(len(trace)), counts)
+    place = np.arange(len(owner)) - offsets[:-1][owner]
+    last = (place % group == group - 1) | (place == counts[owner] - 1)
+    _, ids = np.unique(chain_hashes(trace.blocks, trace.block_tokens)[1], return_inverse=True)
+    kept = np.bincount(owner[last], minlength=len(trace))
+    new = np.concatenate([[0], np.cumsum(kept)]).astype(np.int64)
+    ends = np.cumsum(trace.block_tokens.values, dtype=np.int64)[last]
+    starts = np.concatenate([[0], ends[:-1]])
+    return replace(trace, blocks=Ragged(new, ids[last]), block_tokens=Ragged(new, ends - starts))
 
 
 def block_size(trace: Trace) -> int | None:

@@ -15,7 +15,7 @@ from tuner.errors import TraceError
 from tuner.trace import UNKNOWN_GAP, Ragged, Trace
 from tuner.traces.draft import Draft, ZeroOutput, finish
 from tuner.traces.own import numbered
-from tuner.traces.source import Head, Row, Source
+from tuner.traces.source import MOST, Head, Row, Source
 
 _PROMPT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
@@ -97,28 +97,26 @@ def _raw_spans(source: Source) -> Iterator[Row]:
         documents = [row for _, row in source.rows()]
     for document in documents:
         for part in document if isinstance(document, list) else [document]:
-            yield from _inside(part)
+            yield from _inside(source, source.object(part, "document"))
 
 
-def _inside(document: Any) -> Iterator[Row]:
+def _inside(source: Source, document: Row) -> Iterator[Row]:
     """Yield the spans of a session document or of an OTLP export."""
-    if not isinstance(document, Mapping):
-        return
     for name in ("resourceSpans", "resource_spans", "scopeSpans", "scope_spans"):
-        for part in document.get(name) or []:
-            yield from _inside(part)
-    yield from document.get("spans") or []
+        for part in source.objects(document.get(name) or [], name):
+            yield from _inside(source, part)
+    yield from source.objects(document.get("spans") or [], "spans")
 
 
 def _span(source: Source, raw: Row) -> _Span:
-    found = _attributes(raw.get("attributes"))
+    found = _attributes(source, raw.get("attributes") or {})
     times = {
         "start": raw.get("start_time") or raw.get("startTimeUnixNano"),
         "end": raw.get("end_time") or raw.get("endTimeUnixNano"),
     }
     trace_id = str(raw.get("trace_id") or raw.get("traceId") or "")
     usage = {key: found[key] for key in (*_PROMPT, *_OUTPUT) if key in found}
-    status = raw.get("status") or {}
+    status = source.object(raw.get("status") or {}, "status")
     return _Span(
         id=str(raw.get("span_id") or raw.get("spanId") or ""),
         parent=str(raw.get("parent_span_id") or raw.get("parentSpanId") or ""),
@@ -134,14 +132,15 @@ def _span(source: Source, raw: Row) -> _Span:
     )
 
 
-def _attributes(given: Json) -> dict[str, Json]:
+def _attributes(source: Source, given: Json) -> dict[str, Json]:
     """Return attributes as a mapping, from OTLP's list of typed values too."""
     if isinstance(given, Mapping):
         return dict(given)
-    return {
-        str(item.get("key")): next(iter((item.get("value") or {None: None}).values()))
-        for item in given or []
-    }
+    found = {}
+    for item in source.objects(given, "attributes"):
+        value = source.object(item.get("value") or {}, "attributes")
+        found[str(item.get("key"))] = next(iter(value.values()), None)
+    return found
 
 
 def _first(found: Mapping[str, Json], names: Sequence[str]) -> Json:
@@ -154,7 +153,8 @@ def _messages(given: Json) -> tuple[str, ...]:
         parsed = json.loads(given) if isinstance(given, str) else given
     except ValueError:
         return ()
-    return tuple(json.dumps(message, sort_keys=True) for message in parsed or [])
+    messages = parsed if isinstance(parsed, list) else []
+    return tuple(json.dumps(message, sort_keys=True) for message in messages)
 
 
 def _answer(found: Mapping[str, Json]) -> str:
@@ -196,6 +196,6 @@ def _parents(spans: Sequence[_Span]) -> tuple[list[list[int]], list[int]]:
             before = [r for r in by_session[span.session] if spans[r].end_us <= span.start_us]
             parent = max(before, key=lambda r: spans[r].end_us, default=None)
         parents.append([] if parent is None else [parent])
-        gap = UNKNOWN_GAP if parent is None else round(span.start_us - spans[parent].end_us)
-        gaps.append(gap)
+        gap = math.nan if parent is None else span.start_us - spans[parent].end_us
+        gaps.append(round(gap) if 0 <= gap < MOST else UNKNOWN_GAP)
     return parents, gaps

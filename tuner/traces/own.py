@@ -21,7 +21,7 @@ import numpy as np
 from tuner.config import Json
 from tuner.trace import UNKNOWN_GAP, Ragged, Trace
 from tuner.traces.draft import Draft, ZeroOutput, finish
-from tuner.traces.source import PARQUET_MAGIC, Head, Row, Source
+from tuner.traces.source import MOST, PARQUET_MAGIC, Head, Row, Source
 
 SCHEMA = "wtrace/1"
 _LISTS = ("blocks", "block_lens", "parents")
@@ -141,16 +141,16 @@ def _columns(
             [_parents(source, row, line, len(rows)) for line, row in rows]
         )
     if "gap_us" in present:
-        gaps = [source.number(row, "gap_us", line) for line, row in rows]
-        columns["gap_us"] = np.nan_to_num(gaps, nan=UNKNOWN_GAP).astype(np.int64)
+        gaps = [source.whole(row, "gap_us", line, UNKNOWN_GAP) for line, row in rows]
+        columns["gap_us"] = np.maximum(gaps, UNKNOWN_GAP)
     if "cls" in present:
         names = [str(row.get("cls") or "default") for _, row in rows]
         order = tuple(dict.fromkeys([*class_names, *names]))
         columns["slo_class"] = np.asarray([order.index(name) for name in names], np.int64)
         columns["class_names"] = order
     if "prio" in present:
-        priorities = [source.number(row, "prio", line) for line, row in rows]
-        columns["priority"] = np.nan_to_num(priorities, nan=0).astype(np.int64)
+        priorities = [source.whole(row, "prio", line, 0) for line, row in rows]
+        columns["priority"] = np.asarray(priorities, np.int64)
     unknown = sorted(present - {*_KNOWN, *_RECORDED})
     return columns, (f"ignored columns: {', '.join(unknown)}",) if unknown else ()
 
@@ -158,7 +158,8 @@ def _columns(
 def _segments(source: Source, row: Row, line: int, size: Any) -> tuple[list[int], list[int]]:
     ids = source.ids(row, "blocks", line)
     lengths = source.ids(row, "block_lens", line)
-    prompt = int(row.get("in_tok") or 0)
+    given = source.number(row, "in_tok", line)
+    prompt = int(given) if 0 <= given < MOST else 0
     if ids and not lengths:
         if not size:
             raise source.fail(

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tuner.config import Json
 from tuner.trace import Trace
 from tuner.traces.draft import SECOND_US, Draft, ZeroOutput, finish
 from tuner.traces.hashed import BlockColumn, Pair
@@ -85,7 +84,7 @@ def _add(
 
 
 def _components(source: Source, row: Row, line: int, lengths: Lengths) -> Pair:
-    given: Json = row.get("hash_ids") or {}
+    given = source.object(row.get("hash_ids") or {}, "hash_ids", line)
     unknown = set(given) - set(_PARTS)
     if unknown:
         raise source.fail(f"hash_ids: unknown lists {', '.join(sorted(unknown))}", line=line)

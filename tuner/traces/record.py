@@ -220,7 +220,7 @@ class _Rows:
 
     def _hash(self, before: bytes, content: bytes) -> int:
         digest = hashlib.blake2b(before + content, key=self.key, digest_size=8).digest()
-        return int.from_bytes(digest, "little") >> 1  # ids are signed 64-bit, from 0
+        return int.from_bytes(digest, "little") >> 2  # ids of a trace are below 2**62
 
     def _tokens(self, block: int, estimate: int) -> int:
         """Return the block's tokens: what was estimated when it was first seen."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tuner.trace import IntArray, Ragged, Trace
-from tuner.traces.groups import Hashes, mixed
+from tuner.trace import IntArray, Trace
+from tuner.traces.groups import Hashes, chain_hashes, mixed
 
 
 def predicted_hit_share(trace: Trace, block_size: int | None = None) -> float:
@@ -32,7 +32,7 @@ def hit_tokens(trace: Trace) -> IntArray:
         return np.zeros(rows, np.int64)
     offsets, tokens = trace.blocks.offsets, trace.block_tokens.values.astype(np.int64)
     owner = np.repeat(np.arange(rows), np.diff(offsets))
-    before, upto = _prefix_hashes(trace.blocks, tokens, owner)
+    before, upto = chain_hashes(trace.blocks, trace.block_tokens)
     _, first, inverse = np.unique(upto, return_index=True, return_inverse=True)
     seen = owner[first][inverse] < owner
     # Whoever had segment k of a prefix had all before it, so the seen ones lead each row.
@@ -45,20 +45,6 @@ def hit_tokens(trace: Trace) -> IntArray:
     shared = _shared_heads(before, trace.blocks.values, tokens)
     hits[open_end] += np.minimum(shared, tokens)[at[open_end]]
     return hits
-
-
-def _prefix_hashes(blocks: Ragged, tokens: IntArray, owner: IntArray) -> tuple[Hashes, Hashes]:
-    """Return 64-bit hashes of what leads to each segment, without and with it.
-
-    A prefix is the sum of its segments' hashes, each mixed with its place: order counts, and one
-    cumulative sum does all rows at once.
-    """
-    place = np.arange(len(tokens)) - blocks.offsets[:-1][owner]
-    own = mixed(mixed(mixed(blocks.values) + tokens.astype(np.uint64)) + place.astype(np.uint64))
-    total = np.cumsum(own, dtype=np.uint64)
-    start = (total - own)[blocks.offsets[:-1][owner]]
-    upto = total - start
-    return upto - own, upto
 
 
 def _shared_heads(before: Hashes, ids: IntArray, tokens: IntArray) -> IntArray:

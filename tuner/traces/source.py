@@ -16,6 +16,8 @@ from tuner.config import Json
 from tuner.errors import Problem, TraceError
 
 Row = Mapping[str, Json]
+#: Ids and microseconds stay below this, so that sums of two fit 64 bits.
+MOST = 2**62
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HEAD_CHARS = 1 << 20
 #: First bytes of a compressed file -> the codec's name in pyarrow. The extension is not asked.
@@ -100,6 +102,18 @@ class Source:
                 raise self.fail("each line must be one JSON object", line=line)
             yield line, row
 
+    def object(self, value: Json, what: str, line: int = 0) -> dict[str, Any]:
+        """Return ``value``, which must be a JSON object."""
+        if not isinstance(value, dict):
+            raise self.fail(f"{what}: expected an object", line=line)
+        return value
+
+    def objects(self, value: Json, what: str, line: int = 0) -> list[dict[str, Any]]:
+        """Return ``value``, which must be a list of JSON objects."""
+        if not isinstance(value, list):
+            raise self.fail(f"{what}: expected a list", line=line)
+        return [self.object(item, what, line) for item in value]
+
     def number(self, row: Row, key: str, line: int) -> float:
         """Return ``row[key]`` as a float; NaN where it is missing, null or empty.
 
@@ -115,6 +129,11 @@ class Source:
         except (TypeError, ValueError, OverflowError):
             shown = json.dumps(value)[:40]
             raise self.fail(f"{key}: expected a number, found {shown}", line=line) from None
+
+    def whole(self, row: Row, key: str, line: int, default: int) -> int:
+        """Return ``row[key]`` as an integer; ``default`` where it is missing or beyond 2**62."""
+        value = self.number(row, key, line)
+        return round(value) if -MOST < value < MOST else default
 
     def moment(self, row: Row, key: str, line: int) -> float:
         """Return a wall-clock time as microseconds since 1970 UTC; NaN where it is missing.
@@ -144,8 +163,8 @@ class Source:
     def ids(self, row: Row, key: str, line: int) -> list[int]:
         """Return ``row[key]`` as a list of integers >= 0; [] where it is missing or null."""
         value = row.get(key) or []
-        if not isinstance(value, list) or not all(type(v) is int and v >= 0 for v in value):
-            raise self.fail(f"{key}: expected a list of integers >= 0", line=line)
+        if not isinstance(value, list) or not all(type(v) is int and 0 <= v < MOST for v in value):
+            raise self.fail(f"{key}: expected a list of integers >= 0 and < 2**62", line=line)
         return value
 
 

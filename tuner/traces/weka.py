@@ -14,7 +14,7 @@ from tuner.trace import UNKNOWN_GAP, Ragged, Trace
 from tuner.traces.arrivals import invented
 from tuner.traces.draft import SECOND_US, Draft, ZeroOutput, finish
 from tuner.traces.hashed import BlockColumn
-from tuner.traces.source import Head, Row, Source
+from tuner.traces.source import MOST, Head, Row, Source
 
 
 def recognises(head: Head) -> bool:
@@ -55,15 +55,11 @@ def _sessions(source: Source) -> list[dict[str, Json]]:
         found = whole if isinstance(whole, list) else [whole]
     except TraceError:
         found = [row for _, row in source.rows()]
-    for session in found:
-        if not isinstance(session, dict) or not isinstance(session.get("requests"), list):
-            raise source.fail("expected one session object with a list `requests`")
-    return found
+    return source.objects(found, "session")
 
 
-def _unmeasured(subagent: Row) -> list[Any]:
-    """Return a sub-agent's requests; the first one's think time is not on its parent's clock."""
-    requests = list(subagent.get("requests", []))
+def _unmeasured(requests: list[dict[str, Json]]) -> list[dict[str, Json]]:
+    """Forget a sub-agent's first think time, which is not on its parent's clock."""
     return [{**requests[0], "think_time": None}, *requests[1:]] if requests else []
 
 
@@ -81,13 +77,15 @@ class _Rows:
     free_id: int = 0
 
     def add_session(self, source: Source, data: dict[str, Json], number: int, at: float) -> None:
-        size = int(data.get("block_size", 64))
-        local = _Local(source, number, size, self.free_id)
-        self._add_requests(local, data["requests"], at, [])
+        size = source.number({"block_size": 64, **data}, "block_size", 0)
+        if not 1 <= size < MOST or size != int(size):
+            raise source.fail(f"block_size: expected a whole number of tokens, found {size:g}")
+        local = _Local(source, number, int(size), self.free_id)
+        self._add_requests(local, source.objects(data.get("requests"), "requests"), at, [])
         self.free_id = local.next_free
 
     def _add_requests(
-        self, local: _Local, requests: list[Any], at: float, waits_for: list[int]
+        self, local: _Local, requests: list[dict[str, Json]], at: float, waits_for: list[int]
     ) -> list[int]:
         """Add requests in order; return the rows that whatever comes next has to wait for.
 
@@ -96,7 +94,10 @@ class _Rows:
         for request in requests:
             began = at + local.source.number(request, "t", 0)
             if request.get("type") == "subagent":
-                inner = self._add_requests(local, _unmeasured(request), began, waits_for[:1])
+                requests_inside = local.source.objects(request.get("requests", []), "requests")
+                inner = self._add_requests(
+                    local, _unmeasured(requests_inside), began, waits_for[:1]
+                )
                 waits_for = [*waits_for, *(row for row in inner if row not in waits_for)]
             else:
                 self._add(local, request, began, waits_for)
@@ -139,7 +140,7 @@ class _Rows:
         think = self.think_s[row]
         if len(parents) > 1 or math.isnan(think):
             think = max(0.0, self.start_s[row] - max(self.end_s[parent] for parent in parents))
-        return UNKNOWN_GAP if math.isnan(think) else round(think * 1e6)
+        return round(think * 1e6) if 0 <= think * 1e6 < MOST else UNKNOWN_GAP
 
 
 @dataclass(slots=True)
