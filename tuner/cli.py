@@ -87,12 +87,16 @@ def run(
     ] = None,
     sets: Sets = None,
     trials: Annotated[int | None, typer.Option(help="Budget of trials.", min=1)] = None,
+    no_confirm: Annotated[
+        bool, typer.Option("--no-confirm", help="Stop after the search.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a study, or resume it, until its budget is spent; then write front, presets, report."""
+    """Run a study, or resume it; confirm its front; then write front, presets, report."""
     from tuner.cli_run import run_command
 
     overrides = [*(sets or []), *([f"budget.trials={trials}"] if trials else [])]
+    overrides += ["confirm.members=0"] if no_confirm else []
     with errors_as_exit_codes():
         code = run_command(study, out_dir, overrides, as_json, _command())
     raise typer.Exit(code)

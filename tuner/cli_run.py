@@ -17,7 +17,7 @@ from tuner.remedies import remedy
 from tuner.report_table import front_table
 from tuner.report_text import seconds
 from tuner.results import StudyResults, load_results
-from tuner.runner import Surroundings, run_study
+from tuner.runner import Surroundings, confirm_study, run_study
 from tuner.signals import interruptible
 from tuner.study import StudySpec, load_study
 from tuner.tune import StopRequest, failures
@@ -35,6 +35,8 @@ def run_command(
         around = Surroundings(folder, [observer], stop)
         with interruptible(stop, console.print):
             run_study(spec, around)
+            if spec.confirm.members and not stop.requested:
+                confirm_study(spec, around)
     results = load_results(folder)
     taken = write_all(folder, command)
     if as_json:

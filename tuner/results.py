@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
 
 from tuner import machine
 from tuner.config import Json, digest
+from tuner.confirm import Confirmed, confirmed
+from tuner.confirm import study_name as confirming
 from tuner.errors import Problem, StoreError, StudyError
 from tuner.objectives import Constraint, Objective
 from tuner.presets import Preset, Provenance, choose, default_baseline, is_baseline
@@ -30,6 +32,8 @@ class StudyResults:
     constraints: tuple[Constraint, ...]
     records: tuple[TrialRecord, ...]
     definition: Mapping[str, Json] = field(default_factory=dict)
+    #: What repeats say of the finalists and the baselines; empty before the confirmation.
+    confirmed: tuple[Confirmed, ...] = ()
 
     @property
     def front(self) -> list[TrialRecord]:
@@ -41,9 +45,32 @@ class StudyResults:
         """The measured baselines."""
         return [r for r in self.records if is_baseline(r) and r.scores is not None]
 
+    @property
+    def deployable(self) -> list[TrialRecord]:
+        """The front, as confirmed where it was: means of the repeats instead of single scores.
+
+        A member that another one surely beats in everything is left out then.
+        """
+        kept = [one for one in self.confirmed if not one.dominated]
+        return front([self._with_means(one) for one in kept], self.objectives) or self.front
+
     def presets(self, provenance: Provenance) -> list[Preset]:
-        """Return the front's named members."""
-        return choose(self.front, self.objectives, provenance, default_baseline(list(self.records)))
+        """Return the deployable front's named members."""
+        found = {one.trial: self._with_means(one) for one in self.confirmed}
+        metrics = [objective.metric for objective in self.objectives]
+        intervals = {
+            one.trial: {
+                metric: (interval.low, interval.high)
+                for metric, interval in zip(metrics, one.intervals, strict=True)
+            }
+            for one in self.confirmed
+        }
+        default = default_baseline([found.get(r.number, r) for r in self.records])
+        return choose(self.deployable, self.objectives, provenance, default, intervals)
+
+    def _with_means(self, one: Confirmed) -> TrialRecord:
+        record = next(r for r in self.records if r.number == one.trial)
+        return replace(record, scores=tuple(one.scores.mean(axis=0).tolist()))
 
     def provenance(self, command: str = "", date: str = "") -> Provenance:
         """Return where the numbers come from, as the trials' engines and this machine say."""
@@ -65,6 +92,7 @@ class StudyResults:
             command=command,
             date=date,
             simulated=bool(facts.get("simulated", False)),
+            confirmed={one.trial: len(one.scores) for one in self.confirmed},
         )
 
     def front_frame(self) -> pd.DataFrame:
@@ -114,11 +142,20 @@ def open_store(folder: Path) -> Store:
 def load_results(folder: str | Path) -> StudyResults:
     """Read the results of a study from its folder."""
     store = open_store(Path(folder))
+    records = tuple(store.records())
     return StudyResults(
         Path(folder),
         store.study.study_name,
         store.objectives,
         store.constraints,
-        tuple(store.records()),
+        records,
         store.study.user_attrs.get("definition", {}),
+        tuple(confirmed(_repeats(store), records, store.objectives)),
     )
+
+
+def _repeats(store: Store) -> list[TrialRecord]:
+    storage, name = store.study._storage, confirming(store.study.study_name)
+    if name not in {study.study_name for study in storage.get_all_studies()}:
+        return []
+    return Store.load(storage, name).records()

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from tuner import machine
 from tuner.config import EngineConfig, Json, canonical
+from tuner.confirm import finalists
+from tuner.confirm import study_name as confirming
 from tuner.errors import Problem, StudyError
 from tuner.events import Notice, Observer
 from tuner.job import Workload
@@ -18,12 +20,15 @@ from tuner.knobs import ChoiceDomain, Knob
 from tuner.pools import Pool
 from tuner.presets import BASELINE, DEFAULT_BASELINE
 from tuner.records import Infeasible
+from tuner.results import load_results
 from tuner.store import Store, sqlite_url
-from tuner.strategies import Search
+from tuner.strategies import Search, Strategy
 from tuner.strategies.plain import KnownGood, Plain
+from tuner.strategies.repeats import Repeats
 from tuner.strategies.table import STRATEGIES
 from tuner.study import StudySpec
 from tuner.study_arguments import argument_problems
+from tuner.study_sections import Budget
 from tuner.tune import Check, Loop, StopRequest
 
 if TYPE_CHECKING:
@@ -61,25 +66,63 @@ def run_study(spec: StudySpec, around: Surroundings) -> str:
         checker = stack.enter_context(checking(spec, around.cache))
         known = [] if checker is None else known_good(spec, checker, workload)
         warmth = {} if checker is None else temperatures(spec, checker)
-        store = _store(spec, around.folder)
+        store = _store(spec, around.folder, spec.name)
+        (around.folder / "study.yaml").write_text(spec.resolved(), encoding="utf-8")
         strategy = _strategy(spec, store, known, warmth)
-        pool = stack.enter_context(_pool(spec, around, warmth))
-        loop = Loop(
-            spec.name,
-            store,
-            strategy,
-            pool,
-            refusing(checker, workload),
-            workload,
-            spec.engine.deadlines,
-            spec.budget,
-            around.folder,
-            repeats=spec.repeats,
-            on_gpus=on_gpus(spec),
-            observers=around.observers,
-            stop=around.stop,
-        )
-        return loop.run()
+        pool = stack.enter_context(_pool(spec, around, spec.engine.kind, warmth))
+        parts = Parts(store, strategy, pool, refusing(checker, workload), spec.budget)
+        return _loop(spec, around, parts, workload, around.folder).run()
+
+
+def confirm_study(spec: StudySpec, around: Surroundings) -> str:
+    """Measure the front and the baselines again, as they are deployed; return why it ended.
+
+    Cold, ``confirm.repeats`` times each, in interleaved rounds, on the held-out part of the
+    workload where one is kept. What was measured by an earlier run is not measured again.
+    """
+    found = load_results(around.folder)
+    members = finalists(found.front, found.baselines, spec.confirm.members)
+    if not members or not found.front:
+        return "nothing to confirm"
+    workload = spec.held_out() or spec.workload()
+    kind = spec.confirm.engine if spec.engine.kind == "vllm" else spec.engine.kind
+    store = _store(spec, around.folder, confirming(spec.name))
+    strategy = Repeats(store, members, spec.confirm.repeats)
+    budget = Budget(trials=len(members) * spec.confirm.repeats)
+    with _pool(spec, around, kind, {}) as pool:
+        parts = Parts(store, strategy, pool, refusing(None, workload), budget)
+        return _loop(spec, around, parts, workload, around.folder / "confirm").run()
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What differs between the search and its confirmation."""
+
+    store: Store
+    strategy: Strategy
+    pool: Pool
+    check: Check
+    budget: Budget
+
+
+def _loop(
+    spec: StudySpec, around: Surroundings, parts: Parts, workload: Workload, folder: Path
+) -> Loop:
+    return Loop(
+        parts.store.study.study_name,
+        parts.store,
+        parts.strategy,
+        parts.pool,
+        parts.check,
+        workload,
+        spec.engine.deadlines,
+        parts.budget,
+        folder,
+        repeats=spec.repeats,
+        on_gpus=on_gpus(spec),
+        observers=around.observers,
+        stop=around.stop,
+    )
 
 
 @contextlib.contextmanager
@@ -185,11 +228,10 @@ def _refusal(verdict: Verdict, workload: Workload) -> Infeasible | None:
     return None
 
 
-def _store(spec: StudySpec, folder: Path) -> Store:
+def _store(spec: StudySpec, folder: Path, name: str) -> Store:
     folder.mkdir(parents=True, exist_ok=True)
     url = spec.storage or sqlite_url(folder)
-    store = Store.open(url, spec.name, spec.objectives, spec.constraints, spec.definition())
-    (folder / "study.yaml").write_text(spec.resolved())
+    store = Store.open(url, name, spec.objectives, spec.constraints, spec.definition())
     store.reap()
     return store
 
@@ -220,11 +262,11 @@ def _with(warmth: Mapping[str, str], wanted: str) -> frozenset[str]:
 
 
 def _pool(
-    spec: StudySpec, around: Surroundings, warmth: Mapping[str, str]
+    spec: StudySpec, around: Surroundings, kind: str, warmth: Mapping[str, str]
 ) -> contextlib.AbstractContextManager[Pool]:
-    options: dict[str, Json] = dict(spec.engine.options)
+    options: dict[str, Json] = dict(spec.engine.options) if kind == spec.engine.kind else {}
     teller = _Teller(around.observers)
-    if spec.engine.kind == "simulated":
+    if kind == "simulated":
         from tuner.engines.simulated import SimulatedLauncher
         from tuner.engines.simulated_costs import SimulatedCosts
         from tuner.evaluate import evaluate
@@ -240,7 +282,7 @@ def _pool(
     cores = None if gpu else int(spec.engine.cpus or len(os.sched_getaffinity(0)))
     return RayPool(
         HostSpec(
-            spec.engine.kind,
+            kind,
             options,
             _environment(spec, around.cache),
             hot=hot,

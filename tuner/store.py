@@ -84,7 +84,7 @@ class Store:
         return cls(study, tuple(objectives), tuple(constraints))
 
     @classmethod
-    def load(cls, url: str, name: str) -> Store:
+    def load(cls, url: str | optuna.storages.BaseStorage, name: str) -> Store:
         """Open a stored study to read it. Raises StoreError where there is none."""
         try:
             study = optuna.load_study(storage=url, study_name=name)

@@ -77,11 +77,15 @@ class StrategySection:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """How the front is confirmed: how many members (0: none), each measured how often."""
+    """How the front is confirmed: how many members (0: none), each measured how often, on what.
+
+    ``engine``: "server" is ``vllm serve``, what people deploy; "vllm" the engine of the search.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     members: Natural = 5
     repeats: Count = 3
+    engine: _words("server", "vllm") = "server"  # type: ignore[valid-type]
 
 
 @dataclass(frozen=True, slots=True)

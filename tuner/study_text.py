@@ -42,7 +42,7 @@ def resolved(spec: StudySpec) -> str:
         "constraints": [_constraint(c.metric, c.upper, c.lower) for c in spec.constraints],
         "budget": as_json(spec.budget),
         "strategy": as_json(spec.strategy),
-        "confirm": {"members": spec.confirm.members, "repeats": spec.confirm.repeats},
+        "confirm": as_json(spec.confirm),
         "baselines": [{"name": b.name, "args": dict(b.arguments)} for b in spec.baselines],
         "storage": spec.storage,
         "ray": as_json(spec.ray),
