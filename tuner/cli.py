@@ -182,6 +182,30 @@ def dashboard(
 
 
 @app.command()
+def replay(  # noqa: PLR0913 - the options of a command are its parameters
+    workload: Annotated[Path, typer.Argument(help="A workload file.", show_default=False)],
+    url: Annotated[str, typer.Option(help="The endpoint, as http://host:port.")],
+    model: Annotated[str, typer.Option(help="The served model; default: the first.")] = "",
+    measure: Annotated[str | None, typer.Option(help="Only paced or only saturated.")] = None,
+    vocab_size: Annotated[
+        int | None, typer.Option(help="Token ids below this are sent.", min=20)
+    ] = None,
+    api_key_env: Annotated[
+        str, typer.Option(help="Environment variable that holds the API key.")
+    ] = "",
+    out_dir: Annotated[Path | None, typer.Option("--out", help="Keep the records here.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure any OpenAI-compatible endpoint with a workload, as a trial would be."""
+    from tuner.cli_replay import Endpoint, replay_command
+
+    endpoint = Endpoint(url, model, vocab_size, api_key_env)
+    with errors_as_exit_codes():
+        code = replay_command(workload, endpoint, measure, out_dir, as_json)
+    raise typer.Exit(code)
+
+
+@app.command()
 def doctor(
     results: Annotated[Path, typer.Option(help="Where results are to be written.")] = Path(
         "results"
