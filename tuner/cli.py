@@ -182,7 +182,7 @@ def dashboard(
 
 
 @app.command()
-def replay(  # noqa: PLR0913 - the options of a command are its parameters
+def replay(
     workload: Annotated[Path, typer.Argument(help="A workload file.", show_default=False)],
     url: Annotated[str, typer.Option(help="The endpoint, as http://host:port.")],
     model: Annotated[str, typer.Option(help="The served model; default: the first.")] = "",
