@@ -1,6 +1,7 @@
 """Live changes on a real engine: the schedule of a cold start, and refusals without a trace."""
 
 import asyncio
+import gc
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,6 +23,7 @@ pytestmark = [
     pytest.mark.vllm,
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.filterwarnings("ignore"),  # vLLM's and torch's own
+    pytest.mark.timeout(900),  # engine starts are slow where others use the machine, too
 ]
 MODEL = Path(__file__).parent.parent.parent / "studies" / "models" / "tiny"
 STARTED: Mapping[str, Json] = {
@@ -84,6 +86,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[None]
             patch.setenv(name, os.environ.get(name, value))
         patch.setenv(RECORD, "1")
         yield
+    gc.collect()  # what vLLM leaves unclosed complains here, not in somebody else's test
 
 
 @asynccontextmanager
