@@ -1,4 +1,4 @@
-"""A scriptable OpenAI-compatible server: a process of its own on the loopback, ended by its starter.
+"""A scriptable OpenAI-compatible server: a process of its own on the loopback.
 
 ``python fake_server.py serve [--config FILE] [--port PORT] ...`` takes what ``vllm serve`` takes
 and ignores the rest; with port 0 it prints the port that it took. What it does is a ``Script`` in
@@ -40,8 +40,9 @@ class Script:
     #: "continuous", "final" or "none": where usage is told.
     usage: str = "continuous"
     cached_tokens: int | None = None
-    #: Every n-th completion request (from the first) gets this status, or is cut off.
+    #: Every n-th completion request, from the first after ``skip``, is struck by what follows.
     every: int = 1
+    skip: int = 0
     status: int = 200
     #: Close the connection after so many chunks.
     cut_after: int | None = None
@@ -49,7 +50,7 @@ class Script:
     error_after: int | None = None
     #: Exit with ``code`` when so many completion requests have arrived.
     die_at: int | None = None
-    #: Before listening: wait, print ``say``, exit with ``code`` ("exit"), or never be ready.
+    #: Before listening: wait, print ``say``, then "listen", "exit" with ``code``, "kill", "never".
     start_s: float = 0.0
     say: str = ""
     start: str = "listen"
@@ -131,7 +132,7 @@ class Http(asyncio.Protocol):
         body = json.loads(self.body)
         if len(server.bodies) < 1000:
             server.bodies.append(body)
-        struck = (number - 1) % script.every == 0
+        struck = number > script.skip and (number - 1 - script.skip) % script.every == 0
         if script.strict and "ignore_eos" in body:
             self.reply(400, {"error": {"message": "unknown field ignore_eos"}})
         elif script.status != 200 and struck:
@@ -268,6 +269,8 @@ def main(arguments: list[str]) -> int:
         print(script.say, flush=True)
     if script.start == "exit":
         return script.code
+    if script.start == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
     if script.start == "never":
         time.sleep(600)
     port = int(arguments[arguments.index("--port") + 1]) if "--port" in arguments else 0

@@ -85,7 +85,7 @@ class ServerLauncher:
                 async with HttpClient.open(Target(HOST, port, headers=headers)) as client:
                     engine = await _unless_ended(process, _ready(client, process, config))
                     seconds = {"start_s": time.monotonic() - began}
-                    engine.facts |= {"start": {**start_phases(log), **seconds}}
+                    engine.facts |= {"start": {**start_phases(log, process.since), **seconds}}
                     yield engine
             finally:
                 process.end()
@@ -132,7 +132,7 @@ async def _ready(client: HttpClient, process: ServerProcess, config: EngineConfi
         raise EngineFault("port_taken", f"another process answers at {client.target}")
     size = server_facts.vocabulary(config.model)
     engine = await _connected(client, "", size, process, config)
-    engine.facts = {**server_facts.from_log(process.log), **engine.facts}
+    engine.facts = {**server_facts.from_log(process.log, process.since), **engine.facts}
     return engine
 
 

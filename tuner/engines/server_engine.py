@@ -27,6 +27,10 @@ LOOK_S = 2.0
 GONE_AFTER = 5
 #: Seconds that a dying server may take to exit after it broke a connection.
 _EXIT_S = 5.0
+#: Seconds for the server to let go of cancelled requests, and between looks.
+_RESET_S = 5.0
+_RESET_LOOK_S = 0.1
+_OK = 200
 #: How vLLM tells every open request that its engine is dead.
 _DEAD = re.compile(r"EngineCore encountered an issue|EngineDeadError")
 #: How the prefix cache is emptied between replays.
@@ -81,14 +85,8 @@ class ServerEngine:
         return answer
 
     async def reset(self) -> None:
-        """Forget prefixes and counters. Raises EngineFault where vLLM keeps its cache (busy)."""
-        reply = await self.client.ask("POST", "/reset_prefix_cache")
-        done = reply.json()
-        if isinstance(done, dict) and done.get("success") is False:
-            raise EngineFault(
-                "not_reset", "vLLM did not reset its prefix cache: requests still run"
-            )
-        if reply.status == 200:
+        """Forget prefixes and counters. Raises EngineFault("not_reset") while requests run."""
+        if await self._emptied():
             self.facts["prefix_cache_reset"] = RESET_ENDPOINT
         elif self.writer.dialect.vllm:
             self.writer.cache_salt = uuid.uuid4().hex
@@ -98,6 +96,20 @@ class ServerEngine:
         self._tokens = 0
         self._tally.reset(await self._metrics())
         await self.client.warm()
+
+    async def _emptied(self) -> bool:
+        """Whether the server emptied its prefix cache; False where it has no such endpoint."""
+        clock = asyncio.get_running_loop().time
+        give_up = clock() + _RESET_S
+        while clock() < give_up:
+            reply = await self.client.ask("POST", "/reset_prefix_cache")
+            if reply.status != _OK:
+                return False
+            done = reply.json()  # nothing until 0.11
+            if not isinstance(done, dict) or done.get("success") is not False:
+                return True
+            await asyncio.sleep(_RESET_LOOK_S)  # blocks of a cancelled request, for a moment
+        raise EngineFault("not_reset", "vLLM kept its prefix cache: requests still run")
 
     async def reconfigure(self, hot: Mapping[str, Json]) -> Mapping[str, Json]:
         """Change nothing for nothing; a server cannot be changed while it runs."""
@@ -134,7 +146,7 @@ class ServerEngine:
 
     async def _metrics(self) -> dict[str, float]:
         reply = await self.client.ask("GET", "/metrics")
-        return read(reply.body.decode(errors="replace")) if reply.status == 200 else {}
+        return read(reply.body.decode(errors="replace")) if reply.status == _OK else {}
 
     async def _translated(self, error: Unreachable | Broken, answer: Answer) -> Exception:
         """Say whether the server is gone, or broke this one request."""

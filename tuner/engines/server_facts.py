@@ -74,9 +74,9 @@ def from_info(info: Mapping[str, Json], config: EngineConfig) -> dict[str, Json]
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def from_log(log: str | Path) -> dict[str, Json]:
-    """Return what the log tells: the cache's size in tokens."""
-    found = _KV_TOKENS.findall(tail_of(log))
+def from_log(log: str | Path, since: int = 0) -> dict[str, Json]:
+    """Return what the log tells from byte ``since`` on: the cache's size in tokens."""
+    found = _KV_TOKENS.findall(tail_of(log, since))
     return {"kv_cache_tokens": int(found[-1].replace(",", ""))} if found else {}
 
 

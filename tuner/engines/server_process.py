@@ -50,6 +50,8 @@ class ServerProcess:
 
     child: subprocess.Popen[bytes]
     log: str
+    #: Where this server's part of the log begins, in bytes.
+    since: int = 0
 
     @classmethod
     def start(cls, command: Sequence[str], env: Mapping[str, str], log: str) -> ServerProcess:
@@ -60,6 +62,7 @@ class ServerProcess:
         Path(log).parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(log, "ab") as output:
+                since = output.tell()
                 child = subprocess.Popen(
                     command,
                     env=dict(env),
@@ -72,7 +75,7 @@ class ServerProcess:
             raise EngineFault(
                 "no_command", f"{command[0]}: {error.strerror}", "is vLLM installed?"
             ) from error
-        return cls(child, log)
+        return cls(child, log, since)
 
     def ended(self) -> Exited | None:
         """Return how the process ended, None while it runs."""
@@ -96,8 +99,8 @@ class ServerProcess:
 
     def start_error(self, ended: Exited) -> ConfigRejected | EngineFault:
         """Translate an end before the server was ready: the log knows the cause."""
-        text = tail_of(self.log)
-        known = start_failure(ended, self.log)
+        text = tail_of(self.log, self.since)
+        known = start_failure(ended, self.log, self.since)
         if known.reason != "unknown":
             return _noted(known, ended)
         usage = _USAGE_ERROR.findall(text)
@@ -110,7 +113,7 @@ class ServerProcess:
 
     def death(self, ended: Exited) -> ConfigRejected | EngineFault:
         """Translate an end of a server that was ready before."""
-        return _noted(death(ended, self.log), ended)
+        return _noted(death(ended, self.log, self.since), ended)
 
     def family(self) -> list[psutil.Process]:
         """Return the live processes of the server's session, and all below them."""
