@@ -9,6 +9,7 @@ import numpy as np
 
 from tuner.config import Json, canonical
 from tuner.knobs import ChoiceDomain, Domain, Point, SearchSpace
+from tuner.strategies.encoding import option_key
 
 #: Knobs that a neighbour of a good point changes: 1 to this many.
 CHANGES = 3
@@ -90,7 +91,7 @@ class Candidates:
         if value is None or self._random.random() > NEAR:
             return draw(domain, self._random)
         if isinstance(domain, ChoiceDomain):
-            at = [canonical(o) for o in domain.options].index(canonical(value))
+            at = [option_key(o) for o in domain.options].index(option_key(value))
             other = at + (1 if step > 0 else -1)
             return domain.options[min(max(other, 0), len(domain.options) - 1)]
         return _at(domain, min(max(_share(domain, value) + step, 0.0), 1.0))

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.config import Json
+from tuner.config import Json, canonical
 from tuner.knobs import ChoiceDomain, Domain, Knob, Point, SearchSpace
 
 Floats = NDArray[np.float64]
+#: Option of a choice, see ``option_key`` -> its number.
+Places = Mapping[tuple[type, Json], float]
 
 
 #: Squared distance of "no value" from the middle of a range. (A point that is equally far from all
@@ -53,13 +55,13 @@ class Encoder:
         apart = np.where(category, 1.0, squared + _BESIDE)
         return np.asarray(np.where(here != there, apart, squared), np.float64)
 
-    def _number(self, knob: Knob, places: Mapping[Json, float] | None, point: Point) -> float:
+    def _number(self, knob: Knob, places: Places | None, point: Point) -> float:
         if knob.name not in point:
             return math.nan
         value, domain = point[knob.name], knob.domain
-        if isinstance(domain, ChoiceDomain):
-            label = domain.label(value)
-            return places[_hashable(label)] if places is not None else math.nan
+        if places is not None:
+            return places[option_key(value)]
+        assert not isinstance(domain, ChoiceDomain)
         low, high, at = float(domain.low), float(domain.high), float(value)
         if low == high:
             return 0.0
@@ -72,17 +74,19 @@ def _is_category(domain: Domain) -> bool:
     return isinstance(domain, ChoiceDomain) and not _numbers(domain.options)
 
 
-def _places(domain: Domain) -> dict[Json, float] | None:
+def _places(domain: Domain) -> Places | None:
     if not isinstance(domain, ChoiceDomain):
         return None
     order = sorted(domain.options) if _numbers(domain.options) else list(domain.options)
     span = max(len(order) - 1, 1) if _numbers(domain.options) else 1
-    return {_hashable(domain.label(option)): n / span for n, option in enumerate(order)}
+    return {option_key(option): n / span for n, option in enumerate(order)}
 
 
 def _numbers(options: Sequence[Json]) -> bool:
     return all(isinstance(o, int | float) and not isinstance(o, bool) for o in options)
 
 
-def _hashable(label: Json) -> tuple[type, Json]:
-    return type(label), label  # True and 1 are different labels
+def option_key(option: Json) -> tuple[type, Json]:
+    """Return what tells an option from all others (1 and True are two), cheaply for scalars."""
+    scalar = option is None or isinstance(option, bool | int | float | str)
+    return type(option), option if scalar else canonical(option)

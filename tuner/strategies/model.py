@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,8 +24,10 @@ Floats = NDArray[np.float64]
 ENOUGH = 3
 #: Only this many of the latest trials are learned from: fitting costs their number cubed.
 LATEST = 250
-#: The reference point lies beyond the front's worst values by this share of the values' spread.
-MARGIN = 0.1
+#: Results count as gain up to this far beyond the first measured trial, a study's baseline: half its
+#: throughput, twice its latency (for values that are not all positive: their spread). A reference
+#: that follows the trials would shrink onto the part of the front that they found first.
+BEYOND = math.log(2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class Model:
         for n, constraint in enumerate(self._targets.constraints):
             held = [r.violations[n] for r in measured]
             self._gates.append(self._gate(constraint.metric, measured, held))
-        losses = _losses(measured, self._targets.maximize)
+        losses, self._logarithmic = _losses(measured, self._targets.maximize)
         self._fitted = [self._fit(str(n), self._rows, column) for n, column in enumerate(losses.T)]
         self._boxes = self._free(measured, losses)
 
@@ -125,12 +128,8 @@ class Model:
             expected, _ = self._belief(self._running)
             front = np.concatenate([front, expected])
             self._believe(np.concatenate([losses, expected]))
-        typical = np.median(losses, axis=0)
-        if not len(front):
-            return free_boxes(np.empty((0, losses.shape[1])), losses.max(axis=0))
-        edge = front[pareto.non_dominated(front)]
-        spread = np.maximum(typical, edge.max(axis=0)) - edge.min(axis=0)
-        return free_boxes(edge, np.maximum(typical, edge.max(axis=0)) + MARGIN * spread + 1e-9)
+        reference = losses[0] + np.where(self._logarithmic, BEYOND, losses.std(axis=0) + 1e-9)
+        return free_boxes(front, reference)
 
     def _believe(self, losses: Floats) -> None:
         """Take the running points in, with the fitted lengths as they are."""
@@ -143,13 +142,14 @@ def _label(record: TrialRecord) -> float:
     return 1.0 if record.scores is None else -1.0
 
 
-def _losses(measured: Sequence[TrialRecord], maximize: Sequence[bool]) -> Floats:
-    """Return shape (n, m), smaller is better, in the logarithm where all values are positive."""
+def _losses(
+    measured: Sequence[TrialRecord], maximize: Sequence[bool]
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return shape (n, m), smaller is better, and in which columns it is the logarithm."""
     scores = np.array([r.scores for r in measured], np.float64)
-    for column in scores.T:
-        if (column > 0).all():
-            column[:] = np.log(column)
-    return pareto.oriented(scores.tolist(), maximize)
+    positive = np.asarray((scores > 0).all(axis=0))
+    scores[:, positive] = np.log(scores[:, positive])
+    return pareto.oriented(scores.tolist(), maximize), positive
 
 
 def _calm(values: Floats) -> Floats:

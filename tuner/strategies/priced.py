@@ -58,19 +58,25 @@ class Priced(Riding):
         offers += [self._offer(point, live) for point in full]
         if not offers:
             return None
+        ranked = self._ranked(offers)
         for _ in range(ROUNDS if self._learn().ready else 0):
-            offers += self._neighbours(self._ranked(offers)[:REFINED], live, seen)
-        best = self._ranked(offers)[0]
-        return self._ride(best.origin, best.point) if best.origin else Choice(best.point)
+            best = [offer for _, offer in ranked[:REFINED]]
+            ranked = self._merged(ranked, self._ranked(self._neighbours(best, live, seen)))
+        chosen = ranked[0][1]
+        return self._ride(chosen.origin, chosen.point) if chosen.origin else Choice(chosen.point)
 
-    def _ranked(self, offers: Sequence[Offer]) -> list[Offer]:
+    def _ranked(self, offers: Sequence[Offer]) -> list[tuple[float, Offer]]:
+        """Return offers with their gain per GPU second (without a model: novelty), best first."""
         model = self._learn()
         points = [offer.point for offer in offers]
         value = model.gain(points) if model.ready else model.novelty(points)
-        if not np.isfinite(value).all():
-            return list(offers)
-        order = np.argsort(-value / [offer.price_s for offer in offers], kind="stable")
-        return [offers[n] for n in order]
+        worth = value / np.array([offer.price_s for offer in offers])
+        return [(float(worth[n]), offers[n]) for n in np.argsort(-worth, kind="stable")]
+
+    def _merged(
+        self, left: list[tuple[float, Offer]], right: list[tuple[float, Offer]]
+    ) -> list[tuple[float, Offer]]:
+        return sorted([*left, *right], key=lambda ranked: -ranked[0])
 
     def _neighbours(
         self, best: Sequence[Offer], live: Collection[str], seen: Collection[str]

@@ -22,7 +22,7 @@ from tuner.strategies.plain import Choice, Plain
 from tuner.strategies.prices import priced
 
 #: Points per kind that the model is asked about.
-DRAWN = 200
+DRAWN = 120
 
 
 @dataclass(frozen=True, slots=True)
