@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,12 @@ def test_engines_on_the_cpu_get_cores_of_their_own(tmp_path: Path) -> None:
     assert facts[0]["cores"] != facts[1]["cores"]
 
 
-def test_a_machine_without_gpus_is_refused_with_the_way_out() -> None:
-    pool = RayPool(a_spec(), Capacity(gpus=0))
+def test_a_machine_without_gpus_is_refused_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tuner.pools.ray.connected", lambda *_: nullcontext())
+    monkeypatch.setattr(RayPool, "_nodes", lambda pool: {"here": 0})
+    pool = RayPool(a_spec())
     with pytest.raises(TunerError, match="no GPUs for one engine") as caught, pool:
         pass
     assert "cpus" in caught.value.hint

@@ -163,5 +163,5 @@ def is_killed(driver: Driver) -> int:
 def test_nothing_is_left_when_the_driver(driver: Driver, ending: Callable[[Driver], int]) -> None:
     driver.hang(1)
     code = ending(driver)
-    assert driver.ends() == code
+    assert driver.ends() == code, driver.errors.read_text()
     driver.family.gone()

@@ -2,6 +2,9 @@
 
 An actor's resources lie on one node, so an engine's GPUs are always packed; the pool chooses the
 node itself. No placement group is made: inside one, vLLM would choose its Ray executor.
+
+Answers are awaited as plain futures: ``ray.wait`` turns an exception of a signal handler into
+another one.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
@@ -29,7 +33,7 @@ from tuner.pools.slots import Capacity, Held, Placement, Wanted, place
 from tuner.pools.spec import HostSpec
 from tuner.pools.supervisor import ProcessId
 from tuner.pools.worker import IDLE, Place, SlotWorker
-from tuner.records import Cost, Faulted, Measured
+from tuner.records import Cost, Faulted, Measured, Outcome
 
 #: Seconds between two looks at what the slots do.
 _POLL_S = 1.0
@@ -37,6 +41,9 @@ _POLL_S = 1.0
 _ACTOR_START_S = 300.0
 #: Seconds until every process of ours must be gone after the actors are.
 _GONE_S = 15.0
+
+#: A worker's phase and the supervisor of its host.
+_State = tuple[str, ProcessId | None]
 
 
 @dataclass(slots=True)
@@ -46,10 +53,10 @@ class _Slot:
     held: Held
     actor: Any
     job: Job | None = None
-    result: Any = None
+    result: Future[tuple[Outcome, Cost]] | None = None
     began: float = 0.0
     overdue_at: float = 0.0
-    state: Any = None
+    state: Future[_State] | None = None
     next_poll_at: float = 0.0
     phase: str = IDLE
     supervisor: ProcessId | None = None
@@ -127,7 +134,7 @@ class RayPool:
         slot.began = time.monotonic()
         slot.overdue_at = slot.began + _ACTOR_START_S + self.limits.host_start_s
         slot.overdue_at += self.limits.job_s(job)
-        slot.result = slot.actor.run.remote(job)
+        slot.result = slot.actor.run.remote(job).future()
 
     def collect(self, timeout_s: float) -> Result | None:
         """Wait for the next job to end; None when none has within the time, or none runs."""
@@ -135,14 +142,15 @@ class RayPool:
         while running := [slot for slot in self._slots.values() if slot.job is not None]:
             self._ask_states(running)
             now = time.monotonic()
-            refs = [slot.result for slot in running]
-            refs += [slot.state for slot in running if slot.state is not None]
-            ready, _ = ray.wait(refs, num_returns=1, timeout=max(0.0, min(ends - now, _POLL_S)))
+            awaited: list[Future[Any]] = [
+                one for slot in running for one in (slot.result, slot.state) if one
+            ]
+            wait(awaited, max(0.0, min(ends - now, _POLL_S)), FIRST_COMPLETED)
             for slot in running:
-                if slot.result in ready:
-                    return self._result(slot)
-                if slot.state in ready:
-                    self._note_state(slot)
+                if slot.result and slot.result.done():
+                    return self._result(slot, slot.result)
+                if slot.state and slot.state.done():
+                    self._note_state(slot, slot.state)
                 if now > slot.overdue_at:
                     return self._lost(slot, "the worker gave no answer")
             if now >= ends:
@@ -198,13 +206,13 @@ class RayPool:
         now = time.monotonic()
         for slot in running:
             if slot.state is None and now >= slot.next_poll_at:
-                slot.state = slot.actor.state.remote()
+                slot.state = slot.actor.state.remote().future()
                 slot.next_poll_at = now + _POLL_S
 
-    def _note_state(self, slot: _Slot) -> None:
-        ref, slot.state = slot.state, None
+    def _note_state(self, slot: _Slot, answer: Future[_State]) -> None:
+        slot.state = None
         with contextlib.suppress(RayError):  # a dead actor shows in its result
-            phase, slot.supervisor = ray.get(ref)
+            phase, slot.supervisor = answer.result()
             if slot.supervisor is not None:
                 self._supervisors[slot.supervisor] = slot.held.node
             if phase != IDLE:  # between two jobs; the end of a job is told with its result
@@ -216,9 +224,9 @@ class RayPool:
             self.observer.on_event(SlotPhase(slot.held.number, trial, phase))
         slot.phase = phase
 
-    def _result(self, slot: _Slot) -> Result:
+    def _result(self, slot: _Slot, answer: Future[tuple[Outcome, Cost]]) -> Result:
         try:
-            outcome, cost = ray.get(slot.result)
+            outcome, cost = answer.result()
         except RayError as error:
             return self._lost(slot, f"{type(error).__name__}: {first_line(error)}")
         job = self._idle(slot)
@@ -251,10 +259,8 @@ class RayPool:
 
     def _stop(self, slots: Sequence[_Slot]) -> None:
         """End these slots' engines within their grace, then their actors."""
-        stops = [slot.actor.stop.remote(self.stop_grace_s) for slot in slots]
-        if stops:
-            with contextlib.suppress(RayError):
-                ray.wait(stops, num_returns=len(stops), timeout=self.stop_grace_s + _GONE_S)
+        stops = [slot.actor.stop.remote(self.stop_grace_s).future() for slot in slots]
+        wait(stops, self.stop_grace_s + _GONE_S)
         for slot in slots:
             with contextlib.suppress(RayError):
                 ray.kill(slot.actor)

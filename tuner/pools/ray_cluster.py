@@ -17,7 +17,6 @@ from typing import Any
 
 import ray
 from ray._private import worker
-from ray.exceptions import RayError
 
 import tuner
 from tuner.errors import TunerError
@@ -26,13 +25,15 @@ from tuner.pools.slots import Capacity
 from tuner.pools.spec import import_path
 
 #: For the Ray that we start: end what a dead worker leaves, start no idle workers, report nothing
-#: to anyone, and leave device visibility alone where a worker asks for no GPU.
+#: to anyone, leave device visibility alone where a worker asks for no GPU, and leave it to the
+#: kernel to end something when memory runs out (Ray ends a worker as soon as 5 % are left).
 _RAY_ENVIRONMENT = {
     "RAY_process_group_cleanup_enabled": "1",
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_metrics_collection": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_memory_monitor_refresh_ms": "0",
 }
 #: Would make every engine take the first GPU.
 _NOT_FOR_RAY = ("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES",)
@@ -101,8 +102,9 @@ def _initialize(address: str, options: Mapping[str, Any]) -> None:
             namespace=f"tuner-{os.getpid()}",
             **options,
         )
-    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-        raise TunerError(f"cannot use Ray ({address}): {first_line(error)}") from error
+    except Exception as error:  # Ray raises a bare Exception where its start takes over 30 s
+        hint = "try again when the machine is less busy" if "timed out" in str(error) else ""
+        raise TunerError(f"cannot use Ray ({address}): {first_line(error)}", hint) from error
 
 
 @contextlib.contextmanager

@@ -73,14 +73,14 @@ def live_descendants(spare: Collection[int] = ()) -> list[psutil.Process]:
 
 
 def end_descendants(grace_s: float = GRACE_S, spare: Collection[int] = ()) -> None:
-    """End every process below this one; return when none is left.
+    """End every process below this one; return when none is left. It must adopt orphans.
 
     Asks first, so that engines can give back shared memory, and insists after ``grace_s`` seconds.
     Waits for as long as the kernel takes to let go of a killed process.
     """
     asked: set[psutil.Process] = set()
     insist_at = time.monotonic() + grace_s
-    while left := live_descendants(spare):
+    while (left := live_descendants(spare)) or not _childless(spare):
         insist = time.monotonic() >= insist_at
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -90,6 +90,24 @@ def end_descendants(grace_s: float = GRACE_S, spare: Collection[int] = ()) -> No
                     asked.add(process)
                     process.terminate()
         psutil.wait_procs(left, timeout=0.05)
+        if not left:
+            time.sleep(0.01)
+
+
+def _childless(spare: Collection[int]) -> bool:
+    """Whether the kernel, too, says that nobody is left. Collects those that ended.
+
+    One look through /proc misses a process whose parent dies meanwhile. But each orphan becomes our
+    own child, so without children there are no descendants either.
+    """
+    if spare:
+        return not live_descendants(spare)  # a second look; theirs are not ours to collect
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return True
+    return False
 
 
 def _runs(process: psutil.Process) -> bool:
