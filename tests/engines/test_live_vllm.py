@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 
 from tuner.config import EngineConfig, Json
-from tuner.engines.live import client, temperature
+from tuner.engines import vllm_args
+from tuner.engines.live import client, plugin, temperature
 from tuner.engines.live.ceiling import hot_values
 from tuner.engines.live.plugin import RECORD
 from tuner.engines.live.schedule import Work, recorded
@@ -223,3 +224,12 @@ def test_an_engine_of_several_replicas_has_nothing_hot() -> None:
     values = {"max_num_seqs": (8, 16)}
     base = config(data_parallel_size=2, data_parallel_backend="mp")
     assert temperature.of(values, base)["max_num_seqs"] != "hot"
+
+
+def test_the_plugin_changes_neither_the_compile_hash_nor_the_environment() -> None:
+    _, before = vllm_args.built(config())
+    environment = dict(os.environ)
+    plugin.register()
+    plugin.register()
+    assert dict(os.environ) == environment
+    assert vllm_args.built(config())[1].compute_hash() == before.compute_hash()
