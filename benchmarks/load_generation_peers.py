@@ -63,7 +63,7 @@ def vllm_bench(programs: Path, tokenizer: Path, url: str, work: Path) -> list[st
     return [
         str(programs / "vllm"), "bench", "serve", "--backend", "vllm", "--base-url", url,
         "--model", "fake", "--tokenizer", str(tokenizer), "--dataset-name", "timed_trace",
-        "--dataset-path", str(work / "trace.jsonl"), "--timed-trace-chunk-hash-size", "16",
+        "--dataset-path", str(work / "trace.jsonl"), "--timed-trace-chunk-hash-size", "512",
         "--num-prompts", str(_rows(work)), "--ignore-eos", "--disable-tqdm",
         "--ready-check-timeout-sec", "0",
     ]  # fmt: skip
@@ -80,12 +80,17 @@ def aiperf(programs: Path, tokenizer: Path, url: str, work: Path) -> list[str]:
 
 
 def guidellm(programs: Path, tokenizer: Path, url: str, work: Path) -> list[str]:
-    """``guidellm benchmark`` with its replay profile."""
+    """``guidellm run`` with its replay profile at the trace's own times."""
+    data = {
+        "kind": "trace_synthetic",
+        "source": {"kind": "json_file", "path": str(work / "trace.jsonl")},
+    }
+    backend = f"kind=openai_http,target={url},model=fake,request_format=/v1/completions"
     return [
-        str(programs / "guidellm"), "benchmark", "run", "--target", url, "--model", "fake",
-        "--processor", str(tokenizer), "--request-type", "text_completions",
-        "--profile", "replay", "--rate", "1.0", "--data", str(work / "trace.jsonl"),
-        "--output-dir", str(work / "out"),
+        str(programs / "guidellm"), "run", "--backend", backend, "--data", json.dumps(data),
+        "--tokenizer", f"kind=huggingface_auto,model={tokenizer}",
+        "--profile", "kind=replay,schedule_turn=timestamp", "--disable-console",
+        "--output", f"kind=json,path={work / 'out.json'}",
     ]  # fmt: skip
 
 

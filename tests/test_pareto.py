@@ -12,7 +12,7 @@ cell = st.integers(0, 6).map(float)
 
 def matrices(columns: int) -> st.SearchStrategy[np.ndarray]:
     row = st.lists(cell, min_size=columns, max_size=columns)
-    return st.lists(row, min_size=1, max_size=9).map(lambda rows: np.array(rows))
+    return st.lists(row, min_size=1, max_size=9).map(np.array)
 
 
 @given(st.integers(1, 4).flatmap(matrices))

@@ -86,7 +86,7 @@ async def evaluate(job: Job, launcher: Launcher, on_phase: OnPhase) -> tuple[Out
     except ConfigRejected as rejected:
         outcome = Infeasible(rejected.reason, rejected.detail)
     except EngineFault as fault:
-        outcome = Faulted(fault.reason, fault.detail)
+        outcome = Faulted(fault.reason, fault.detail, isinstance(fault, MeasurementInvalid))
     except Exception:  # a bug of ours or a new kind of failure: kept whole, the study goes on
         outcome = Faulted("unknown", traceback.format_exc())
     total = asyncio.get_running_loop().time() - began

@@ -67,10 +67,14 @@ class Infeasible:
 
 @dataclass(frozen=True, slots=True)
 class Faulted:
-    """The run broke, the configuration may be fine: retried, never taught."""
+    """The run broke, the configuration may be fine: retried, never taught.
+
+    ``engine_ok``: we measured badly; the engine may serve the next trial.
+    """
 
     reason: str
     detail: str = ""
+    engine_ok: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from tuner.config import EngineConfig, Json
 from tuner.engines import Completion, Engine, Launcher
 from tuner.engines.live.ceiling import ceiling
-from tuner.errors import ConfigRejected
+from tuner.errors import ConfigRejected, MeasurementInvalid
 from tuner.trace import Request
 
 
@@ -90,10 +90,13 @@ class KeepingLauncher:
         kept, changed = await self._serving(config, log)
         try:
             yield LiveEngine(kept.engine, _facts(kept, changed))
+        except MeasurementInvalid:
+            raise  # we measured badly; the engine is not to blame
         except BaseException:
             await self.aclose()
             raise
-        kept.fresh = False
+        finally:
+            kept.fresh = False
 
     async def aclose(self) -> None:
         """End the kept engine and all its processes."""

@@ -230,7 +230,10 @@ class RayPool:
         except RayError as error:
             return self._lost(slot, f"{type(error).__name__}: {first_line(error)}")
         job = self._idle(slot)
-        if isinstance(outcome, Measured) and can_be_kept(job.config, self.spec.hot):
+        lives = isinstance(outcome, Measured) or (
+            isinstance(outcome, Faulted) and outcome.engine_ok
+        )
+        if lives and can_be_kept(job.config, self.spec.hot):
             slot.held = replace(slot.held, live=job.config.cold_key(self.spec.hot))
         return job, outcome, cost
 

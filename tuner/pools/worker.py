@@ -98,7 +98,9 @@ class SlotWorker:
             how = host.end(wait_s=_LEAVE_S)
             detail = "\n".join([how, *log_tail(directory)])
             result = Faulted("engine_died", detail), Cost()
-        if isinstance(result[0], Faulted):  # nobody knows what is left in a host after a fault
+        if (
+            isinstance(result[0], Faulted) and not result[0].engine_ok
+        ):  # nobody knows what is left in a host after a fault
             self._drop()
         return result
 
