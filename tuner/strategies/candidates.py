@@ -70,7 +70,8 @@ class Candidates:
         return list(kept.values())
 
     def _redrawn(self, origin: Point, names: Sequence[str]) -> dict[str, Json]:
-        return {**origin, **{n: draw(self._space[n].domain, self._random) for n in names}}
+        drawn = {n: draw(self._space[n].domain, self._random) for n in names}
+        return self._filled({**origin, **drawn}, names)
 
     def _neighbour(self, good: Sequence[Point], names: Sequence[str]) -> dict[str, Json]:
         origin = good[int(self._random.integers(len(good)))]
@@ -80,11 +81,18 @@ class Candidates:
         for n in picked:
             name = names[n]
             changed[name] = self._moved(self._space[name].domain, origin.get(name))
-        # A knob that becomes active needs a value of its own.
+        return self._filled(changed, names)
+
+    def _filled(self, point: dict[str, Json], names: Sequence[str]) -> dict[str, Json]:
+        """Give a value to those of ``names`` that lack one, and to what their change made active.
+
+        Other knobs may be missing for good: nobody knows what a known-good configuration has there.
+        """
         for knob in self._space.knobs:
-            if knob.name not in changed and knob.active(changed) and knob.when:
-                changed[knob.name] = draw(knob.domain, self._random)
-        return changed
+            concerned = knob.name in names or any(name in names for name in knob.when)
+            if concerned and knob.name not in point and knob.active(point):
+                point[knob.name] = draw(knob.domain, self._random)
+        return point
 
     def _moved(self, domain: Domain, value: Json) -> Json:
         step = float(self._random.normal(0.0, NEAR_STD))

@@ -19,19 +19,25 @@ Places = Mapping[tuple[type, Json], float]
 #: Squared distance of "no value" from the middle of a range. (A point that is equally far from all
 #: of 0..1 does not exist, and a kernel of impossible distances is not positive definite.)
 _BESIDE = 0.75
+#: What stands for a category that is not known.
+_UNKNOWN = -1.0
 
 
 class Encoder:
-    """Rows of one number per knob; NaN where the knob is inactive or its value is unknown.
+    """Rows of one number per knob; NaN where the knob is inactive.
 
     Ranges become 0..1 (in the logarithm where the domain says so), choices of numbers their rank
-    over 0..1. Other choices are categories: any two different ones are 1 apart. No value is one
-    more category; of a number it stands beside the middle of the range, 1 away from both ends.
+    over 0..1. Other choices are categories: any two different ones are 1 apart. An inactive knob
+    is one more category; of a range it stands beside the middle, 1 away from both ends. An active
+    knob of unknown value (a known-good configuration's) counts as the middle of what it can be.
     """
 
     def __init__(self, space: SearchSpace) -> None:
         self._knobs = space.knobs
         self._category = np.array([_is_category(knob.domain) for knob in space.knobs])
+        sizes = np.array([knob.domain.size or 1 for knob in space.knobs])
+        #: Squared distance from the centre of a regular simplex to its corners, which are 1 apart.
+        self._centre = (sizes - 1) / (2 * sizes)
         self._places = [_places(knob.domain) for knob in space.knobs]
 
     def rows(self, points: Iterable[Point]) -> Floats:
@@ -47,17 +53,24 @@ class Encoder:
 
     def gaps(self, left: Floats, right: Floats) -> Floats:
         """Return squared distances per knob, shape (knobs, left rows, right rows)."""
-        a, b = left.T[:, :, None], right.T[:, None, :]
-        here, there = np.isnan(a), np.isnan(b)
-        a, b = np.where(here, 0.5, a), np.where(there, 0.5, b)
-        category = self._category[:, None, None]
-        squared = np.where(category, (a != b) * 1.0, (a - b) ** 2)
-        apart = np.where(category, 1.0, squared + _BESIDE)
-        return np.asarray(np.where(here != there, apart, squared), np.float64)
+        out = np.empty((len(self._knobs), len(left), len(right)))
+        for n, category in enumerate(self._category):
+            a, b = left[:, n, None], right[None, :, n]
+            here, there = np.isnan(a), np.isnan(b)
+            if category:
+                unknown = (a == _UNKNOWN) | (b == _UNKNOWN)
+                gap = np.where(a == b, 0.0, np.where(unknown, self._centre[n], 1.0))
+                out[n] = np.where(here != there, 1.0, np.where(here, 0.0, gap))
+            else:
+                a, b = np.where(here, 0.5, a), np.where(there, 0.5, b)
+                out[n] = (a - b) ** 2 + _BESIDE * (here != there)
+        return out
 
     def _number(self, knob: Knob, places: Places | None, point: Point) -> float:
         if knob.name not in point:
-            return math.nan
+            if not knob.active(point):
+                return math.nan
+            return 0.5 if not _is_category(knob.domain) else _UNKNOWN
         value, domain = point[knob.name], knob.domain
         if places is not None:
             return places[option_key(value)]

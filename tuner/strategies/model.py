@@ -24,10 +24,14 @@ Floats = NDArray[np.float64]
 ENOUGH = 3
 #: Only this many of the latest trials are learned from: fitting costs their number cubed.
 LATEST = 250
-#: Results count as gain up to this far beyond the first measured trial, a study's baseline: half its
-#: throughput, twice its latency (for values that are not all positive: their spread). A reference
-#: that follows the trials would shrink onto the part of the front that they found first.
+#: Results count as gain up to this far beyond the first measured trial, a study's baseline: half
+#: its throughput, twice its latency (values that are not all positive: by their spread). A
+#: reference that follows the trials would shrink onto what they found first.
 BEYOND = math.log(2.0)
+
+#: A model of failures is half believed after this many of them: one failure does not say which knob
+#: was at fault, and must not close off all that shares a value with it.
+DOUBT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,15 @@ class Targets:
     def maximize(self) -> list[bool]:
         """Per objective, whether more is better."""
         return [objective.maximize for objective in self.objectives]
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A model of what must be <= 0, the rows it learned from, and how far it is to be believed."""
+
+    process: GaussianProcess
+    rows: Floats
+    trust: float
 
 
 class Model:
@@ -87,11 +100,16 @@ class Model:
         mean, std = self._belief(rows)
         gain = expected_improvement(mean, std, self._boxes)
         for gate in self._gates:
-            if gate is not None:
-                process, seen = gate
-                belief = process.posterior(self._encoder.gaps(rows, seen))
-                gain = gain * ndtr(-belief.mean / np.hypot(belief.std, process.noise_std))
+            gain = gain * self._chance(gate, rows)
         return np.asarray(gain, np.float64)
+
+    def _chance(self, gate: Gate | None, rows: Floats) -> Floats:
+        """Return each row's chance to pass a gate."""
+        if gate is None:
+            return np.ones(len(rows))
+        belief = gate.process.posterior(self._encoder.gaps(rows, gate.rows))
+        chance = ndtr(-belief.mean / np.hypot(belief.std, gate.process.noise_std))
+        return np.asarray(1.0 - gate.trust * (1.0 - chance), np.float64)
 
     def novelty(self, points: Sequence[Point]) -> Floats:
         """Return each point's distance to the nearest known or running one, inf without any."""
@@ -112,12 +130,14 @@ class Model:
 
     def _gate(
         self, name: str, records: Sequence[TrialRecord], values: Sequence[float]
-    ) -> tuple[GaussianProcess, Floats] | None:
+    ) -> Gate | None:
         """Fit a model of what must be <= 0; None while it always was."""
-        if not any(value > 0 for value in values):
+        broken = sum(value > 0 for value in values)
+        if not broken:
             return None
         rows = self._encoder.rows(r.point for r in records)
-        return self._fit(name, rows, np.array(values, np.float64)), rows
+        process = self._fit(name, rows, np.array(values, np.float64))
+        return Gate(process, rows, broken / (broken + DOUBT))
 
     def _free(self, measured: Sequence[TrialRecord], losses: Floats) -> tuple[Floats, Floats]:
         """Return the boxes that the believed front leaves free, the running points included."""
