@@ -37,8 +37,8 @@ from tuner.records import Cost, Faulted, Measured, Outcome
 
 #: Seconds between two looks at what the slots do.
 _POLL_S = 1.0
-#: Seconds that an actor may take to be placed and started, on top of its job's limits.
-_ACTOR_START_S = 300.0
+#: Seconds without an answer after which a worker is given up; it may have to be started first.
+_SILENT_S = 300.0
 #: Seconds until every process of ours must be gone after the actors are.
 _GONE_S = 15.0
 
@@ -57,9 +57,14 @@ class _Slot:
     began: float = 0.0
     overdue_at: float = 0.0
     state: Future[_State] | None = None
-    next_poll_at: float = 0.0
+    asked_at: float = 0.0
     phase: str = IDLE
     supervisor: ProcessId | None = None
+
+    def silent(self, now: float) -> bool:
+        """Whether the worker no longer answers, or lets its job run far beyond the job's limits."""
+        unanswered = self.state is not None and now - self.asked_at > _SILENT_S
+        return unanswered or now > self.overdue_at
 
 
 @dataclass(slots=True)
@@ -132,7 +137,7 @@ class RayPool:
         slot.held = replace(slot.held, busy=True, last=job.config, live="")
         slot.job = job
         slot.began = time.monotonic()
-        slot.overdue_at = slot.began + _ACTOR_START_S + self.limits.host_start_s
+        slot.overdue_at = slot.began + _SILENT_S + self.limits.host_start_s
         slot.overdue_at += self.limits.job_s(job)
         slot.result = slot.actor.run.remote(job).future()
 
@@ -151,7 +156,7 @@ class RayPool:
                     return self._result(slot, slot.result)
                 if slot.state and slot.state.done():
                     self._note_state(slot, slot.state)
-                if now > slot.overdue_at:
+                elif slot.silent(now):
                     return self._lost(slot, "the worker gave no answer")
             if now >= ends:
                 break
@@ -205,9 +210,9 @@ class RayPool:
     def _ask_states(self, running: Sequence[_Slot]) -> None:
         now = time.monotonic()
         for slot in running:
-            if slot.state is None and now >= slot.next_poll_at:
+            if slot.state is None and now >= slot.asked_at + _POLL_S:
                 slot.state = slot.actor.state.remote().future()
-                slot.next_poll_at = now + _POLL_S
+                slot.asked_at = now
 
     def _note_state(self, slot: _Slot, answer: Future[_State]) -> None:
         slot.state = None
