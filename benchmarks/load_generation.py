@@ -106,18 +106,12 @@ def measured(name: str, command: Callable[[str, Path], list[str]], times: Sequen
 
 
 def _write_traces(work: Path, times: Sequence[float]) -> None:
-    """Write the schedule in seconds (trace.jsonl) and milliseconds (trace_ms.jsonl)."""
-    for name, scale in (("trace.jsonl", 1.0), ("trace_ms.jsonl", 1e3)):
-        rows = (
-            {
-                "timestamp": round(at * scale, 6) if scale == 1.0 else round(at * scale),
-                "input_length": PROMPT,
-                "output_length": OUTPUT,
-                "hash_ids": [i],
-            }
-            for i, at in enumerate(times)
-        )
-        (work / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    """Write the schedule in seconds (trace.jsonl) and whole milliseconds (trace_ms.jsonl)."""
+    lengths = {"input_length": PROMPT, "output_length": OUTPUT}
+    rows = [{"timestamp": round(at, 6), **lengths, "hash_ids": [i]} for i, at in enumerate(times)]
+    (work / "trace.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = [{"timestamp": round(at * 1e3), **lengths} for at in times]
+    (work / "trace_ms.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _cpu_s(process: psutil.Process) -> float:

@@ -43,17 +43,18 @@ class Peer:
 
 
 def _tokenizer(folder: Path) -> Path:
-    """Write a tokenizer of 32,000 words, one token each: all peers make prompts from text."""
+    """Write a tokenizer of characters: all peers make their prompts from text, offline."""
     if not folder.exists():
-        from tokenizers import Tokenizer, models, pre_tokenizers
+        from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-        words = {f"w{i}": i for i in range(31_999)} | {"<unk>": 31_999}
-        tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        vocabulary = {chr(code): code - 32 for code in range(32, 127)} | {"?!": 95, "<end>": 96}
+        tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="?!"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+        tokenizer.decoder = decoders.Fuse()
         folder.mkdir(parents=True)
         tokenizer.save(str(folder / "tokenizer.json"))
-        config = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>"}
-        config |= {"eos_token": "<unk>", "pad_token": "<unk>", "model_max_length": 100_000}
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<end>"}
+        config |= {"pad_token": "<end>", "model_max_length": 100_000}
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
 

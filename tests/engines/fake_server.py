@@ -160,7 +160,8 @@ class Http(asyncio.Protocol):
     def reply(self, status: int, value: Any) -> None:
         body = value.encode() if isinstance(value, str) else json.dumps(value).encode()
         self.transport.write(
-            b"HTTP/1.1 %d x\r\ncontent-length: %d\r\n\r\n" % (status, len(body)) + body
+            b"HTTP/1.1 %d x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
+            % (status, len(body), body)
         )
 
 
@@ -176,7 +177,8 @@ class Stream:
         self.continuous = options.get("continuous_usage_stats", False)
 
     def begin(self) -> None:
-        self.http.transport.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+        self.http.transport.write(head + b"transfer-encoding: chunked\r\n\r\n")
         asyncio.get_running_loop().call_later(self.server.script.first_s, self.step)
 
     def step(self) -> None:
