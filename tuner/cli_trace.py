@@ -67,7 +67,7 @@ def convert(file: File, out: Out, format: Format = None, option: Option = None) 
 
 
 @trace_app.command()
-def sample(  # noqa: PLR0913, PLR0917 -- each is an option of the command
+def sample(
     file: File,
     out: Out,
     format: Format = None,

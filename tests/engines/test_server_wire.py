@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tuner.config import EngineConfig
+from tuner.engines.flags import config_text
 from tuner.engines.http_wire import Dialect, Target, TokenText, Writer
-from tuner.engines.server_args import config_text
 from tuner.engines.server_metrics import Tally, read
 from tuner.errors import StudyError
 from tuner.exports import EXPORTERS

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from tuner.config import EngineConfig
+from tuner.engines.flags import ONLY_TRUE
 from tuner.errors import TunerError
 from tuner.exports import verify, write
-from tuner.exports.flags import ONLY_TRUE
 from tuner.exports.vllm_config import vllm_config
 from tuner.presets import Preset
 

@@ -19,10 +19,10 @@ from typing import Any
 
 from tuner.config import EngineConfig
 from tuner.engines import server_facts
+from tuner.engines.flags import config_text
 from tuner.engines.http_client import HttpClient
 from tuner.engines.http_stream import Answer
 from tuner.engines.http_wire import Dialect, Target, Writer
-from tuner.engines.server_args import config_text
 from tuner.engines.server_engine import ServerEngine
 from tuner.engines.server_port import HOST, listens, reserved
 from tuner.engines.server_process import ServerProcess, serve_command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from tuner.exports.flags import flags
+from tuner.engines.flags import flags
 from tuner.exports.vllm_config import File, environment
 from tuner.presets import Preset
 

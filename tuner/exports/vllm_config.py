@@ -10,8 +10,8 @@ from pathlib import Path
 import yaml
 
 from tuner.config import EngineConfig, Json, nested
+from tuner.engines.flags import flags
 from tuner.errors import TunerError
-from tuner.exports.flags import flags
 from tuner.presets import Preset
 
 #: vLLM's own parser: a config file -> every argument with its parsed value.

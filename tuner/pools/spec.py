@@ -93,9 +93,9 @@ def loop_of(launcher: Launcher) -> Iterator[RunLoop]:
     if hasattr(launcher, "run"):
         yield cast(RunLoop, launcher.run)
         return
-    import uvloop
+    from tuner.engines.http_loop import PreciseLoop
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=PreciseLoop) as runner:
         yield runner.run
 
 

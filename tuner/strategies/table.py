@@ -16,12 +16,13 @@ def _plain(store: Store, search: Search) -> Plain:
     return Plain(store, search.space, search.base, search.sampler, search.seed, search.trials)
 
 
-#: Strategy name -> maker. All of them keep everything in the store's one Optuna study.
-STRATEGIES: dict[str, Callable[[Store, Search], Plain]] = {
+#: Strategy name -> maker from (store, search) and the strategy's own options. All of them keep
+#: everything in the store's one Optuna study.
+STRATEGIES: dict[str, Callable[..., Plain]] = {
     "plain": _plain,
     "ride-along": RideAlong,
     "staged": Staged,
     "priced": Priced,
 }
 #: The winner of benchmarks/search.py.
-DEFAULT = "ride-along"
+DEFAULT = "priced"
