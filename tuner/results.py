@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from tuner import machine
 from tuner.config import Json, digest
 from tuner.confirm import Confirmed, confirmed
 from tuner.confirm import study_name as confirming
@@ -34,6 +33,8 @@ class StudyResults:
     definition: Mapping[str, Json] = field(default_factory=dict)
     #: What repeats say of the finalists and the baselines; empty before the confirmation.
     confirmed: tuple[Confirmed, ...] = ()
+    #: The machine that ran the study: ``hardware`` and ``versions``.
+    machine: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def front(self) -> list[TrialRecord]:
@@ -73,12 +74,12 @@ class StudyResults:
         return replace(record, scores=tuple(one.scores.mean(axis=0).tolist()))
 
     def provenance(self, command: str = "", date: str = "") -> Provenance:
-        """Return where the numbers come from, as the trials' engines and this machine say."""
+        """Return where the numbers come from, as the engines and the study's machine say."""
         facts: Mapping[str, Json] = next(
             (r.outcome.measurement.facts for r in self.records if isinstance(r.outcome, Measured)),
             {},
         )
-        versions = machine.versions()
+        versions = dict(self.machine.get("versions", {}))
         if "version" in facts:
             versions["vllm"] = str(facts["version"])
         return Provenance(
@@ -88,7 +89,7 @@ class StudyResults:
             workload_digest=str(facts.get("workload_digest", "")),
             trace_digest=str(facts.get("trace_digest", "")),
             versions=versions,
-            hardware={**machine.hardware(), "device": facts.get("device")},
+            hardware={**self.machine.get("hardware", {}), "device": facts.get("device")},
             command=command,
             date=date,
             simulated=bool(facts.get("simulated", False)),
@@ -151,6 +152,7 @@ def load_results(folder: str | Path) -> StudyResults:
         records,
         store.study.user_attrs.get("definition", {}),
         tuple(confirmed(_repeats(store), records, store.objectives)),
+        store.study.user_attrs.get("machine", {}),
     )
 
 

@@ -232,6 +232,8 @@ def _store(spec: StudySpec, folder: Path, name: str) -> Store:
     folder.mkdir(parents=True, exist_ok=True)
     url = spec.storage or sqlite_url(folder)
     store = Store.open(url, name, spec.objectives, spec.constraints, spec.definition())
+    here = {"hardware": machine.hardware(), "versions": machine.versions()}
+    store.study.set_user_attr("machine", here)
     store.reap()
     return store
 

@@ -17,7 +17,7 @@ from tuner.strategies.riding import DRAWN, Origin, Riding
 
 #: Share of a start's seconds that a trial is charged. An engine, once started, serves cheap trials
 #: after this one too: charging the first for all of it would keep the search where it is.
-CHARGED = 0.5
+CHARGED = 1.0
 #: Best offers whose neighbours are looked at too, how many of each, and how often.
 REFINED, NEIGHBOURS, ROUNDS = 6, 12, 2
 
