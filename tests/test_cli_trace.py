@@ -1,6 +1,7 @@
 """``tuner trace``: exit codes, what goes to which stream, and files that read again."""
 
 import json
+import struct
 
 import pytest
 from typer.testing import CliRunner
@@ -42,6 +43,33 @@ def test_info_as_picture_and_page(azure, tmp_path):
     assert "39 of 40 rows read" in done.stdout
     assert "1 zero_output" in done.stdout
     assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
+
+
+def test_info_as_png(azure, tmp_path):
+    path = tmp_path / "a.png"
+    assert run("info", azure, "--png", path).exit_code == 0
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    assert struct.unpack(">II", data[16:24]) == (1200, 800)
+    assert 5_000 < len(data) < 500_000
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_png_of_one_request_or_of_one_moment(tmp_path, rows):
+    path = tmp_path / "$a$_b$.jsonl"
+    path.write_text('{"t_us": 5, "in_tok": 4, "out_tok": 2}\n' * rows)
+    done = run("info", path, "--png", tmp_path / "a.png")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "a.png").stat().st_size > 5_000
+
+
+@pytest.mark.parametrize("kind", ["--png", "--html"])
+def test_a_picture_that_cannot_be_written_is_told(azure, tmp_path, kind):
+    done = run("info", azure, kind, tmp_path / "none" / "a")
+    assert (done.exit_code, done.stderr) == (
+        2,
+        f"{tmp_path}/none/a: No such file or directory\n",
+    )
 
 
 def test_convert_to_stdout_gives_our_lines_only(azure):

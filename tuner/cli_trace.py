@@ -40,6 +40,7 @@ def info(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page with charts too.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Write a picture with charts too.")] = None,
     option: Option = None,
 ) -> None:
     """Show span, rate, burstiness, lengths, prefix reuse, sessions and what does not fit."""
@@ -50,7 +51,11 @@ def info(
         trace = traces.read(file, format, **_options(option))
         facts = describe(trace, max_model_len)
         if html is not None:
-            html.write_text(picture.page(trace, facts), encoding="utf-8")
+            with _faults_of_files(html):
+                html.write_text(picture.page(trace, facts), encoding="utf-8")
+        if png is not None:
+            with _faults_of_files(png):
+                picture.png(trace, facts, png)
     if as_json:
         print(json.dumps(facts, indent=2, allow_nan=False))
     else:

@@ -1,9 +1,12 @@
-"""A trace at a glance: in the terminal (rich) and as one self-contained HTML page (plotly)."""
+"""A trace at a glance: in the terminal (rich), as an HTML page (plotly) or a PNG (matplotlib)."""
 
 from __future__ import annotations
 
 import html
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tuner.config import Json
 from tuner.trace import Trace
@@ -126,3 +129,40 @@ def page(trace: Trace, facts: dict[str, Json]) -> str:
         "padding-right:1.5em;vertical-align:top}</style></head><body>"
         f"<h1>{title}</h1><table>{rows}</table>{chart}</body></html>"
     )
+
+
+def png(trace: Trace, facts: dict[str, Json], path: Path) -> None:
+    """Write arrivals, gaps, prompt and output lengths as one picture of 1200 x 800 pixels.
+
+    Gaps of zero (ties) have no place on a logarithmic axis: their share is in the panel's title.
+    A bare figure is drawn by Agg, which needs no display.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 8), dpi=100, layout="constrained")
+    # Names come from files: a dollar sign in one starts no formula.
+    figure.suptitle(_headline(facts), parse_math=False)
+    (arrivals, gaps), (prompts, outputs) = figure.subplots(2, 2)
+    starts, rates = rate_over_time(trace, 120)
+    width = float(starts[1] - starts[0]) if len(starts) > 1 else 1.0
+    arrivals.bar(starts, rates, width, align="edge")
+    arrivals.set(title="Arrivals per second", xlabel="s", ylim=(0, None))
+    between = np.diff(trace.arrival_us)
+    tied = f", {facts['tied_share']:.0%} are zero" if facts["tied_share"] else ""
+    panels = (
+        (gaps, between[between > 0], f"Gaps between arrivals{tied}", 1e6, "s"),
+        (prompts, trace.prompt_tokens, "Prompt lengths", 1, "tokens"),
+        (outputs, trace.output_tokens, "Output lengths", 1, "tokens"),
+    )
+    for axes, values, title, unit, label in panels:
+        axes.set(title=title, xlabel=label, ylabel="requests")
+        if len(values):
+            edges, counts = length_histogram(values, 40)
+            axes.stairs(counts, edges / unit, fill=True)
+            axes.set_xscale("log")
+    figure.savefig(path, format="png")
+
+
+def _headline(facts: dict[str, Json]) -> str:
+    rate = f"{facts['span_s']:.0f} s, {_number(facts['rate_per_s'])} requests/s"
+    return f"{facts['name']}: {facts['requests']} requests in {rate}, CV {_number(facts['cv'])}"
