@@ -149,9 +149,43 @@ def test_a_missing_trace_says_where_to_get_it(tmp_path: Path) -> None:
     assert problem.endswith("t.csv: there is no such file. Get it from https://example.org/t.csv")
 
 
-def test_a_directory_is_no_trace(tmp_path: Path) -> None:
-    (problem,) = problems(tmp_path, workload="{trace: {path: .}}")
-    assert problem.endswith("is a directory.")
+def session(folder: Path, name: str, turns: int) -> Path:
+    """Write a session of a format that comes as folders; its requests take 9 s, every 10 s."""
+    requests = [
+        {"t": 10 * n, "type": "n", "in": 64 * (n + 1), "out": 5, "hash_ids": list(range(n + 1)),
+         "api_time": 9, "think_time": 1} for n in range(turns)
+    ]  # fmt: skip
+    told = {"id": name, "block_size": 64, "hash_id_scope": "local", "requests": requests}
+    return write(folder, json.dumps(told), f"traces/sessions/{name}.json")
+
+
+@pytest.mark.parametrize("format", ["", ", format: weka"])
+def test_a_folder_of_sessions_is_a_trace(tmp_path: Path, format: str) -> None:
+    session(tmp_path, "a", 3)
+    session(tmp_path, "b", 2)
+    spec = load(tmp_path, workload=f"{{trace: {{path: traces/sessions{format}}}}}")
+    assert len(spec.workload().trace) == 5
+    os.utime(session(tmp_path, "b", 4), ns=(2**62, 2**62))
+    assert len(spec.workload().trace) == 7
+
+
+@pytest.mark.parametrize(
+    ("trace", "message"),
+    [
+        ("{path: .}", "is a directory without any .json file."),
+        ("{path: ., format: azure}", "is a directory, but format azure is read from one file."),
+    ],
+)
+def test_another_directory_is_no_trace(tmp_path: Path, trace: str, message: str) -> None:
+    (problem,) = problems(tmp_path, workload=f"{{trace: {trace}}}")
+    assert problem.endswith(message)
+
+
+def test_a_folder_of_something_else_is_told_when_it_is_read(tmp_path: Path) -> None:
+    write(tmp_path, '{"t_us": 0, "in_tok": 5, "out_tok": 2}', "traces/some/a.json")
+    spec = load(tmp_path, workload="{trace: {path: traces/some}}")
+    with pytest.raises(StudyError, match="is a directory, but format own is read from one file"):
+        spec.workload()
 
 
 def test_a_missing_workload_file_is_the_only_problem_told_of_it(tmp_path: Path) -> None:

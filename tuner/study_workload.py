@@ -63,16 +63,30 @@ def read_workload(tree: Tree, at: At, default_name: str) -> WorkloadSpec | None:
 
 
 def _with_path(section: WorkloadSection, tree: Tree, at: At) -> WorkloadSection:
-    """Return the section with an absolute trace path; a missing file is noted."""
+    """Return the section with an absolute trace path; a missing file is noted.
+
+    A folder may stand for a file where the trace's format is one of folders.
+    """
     if section.trace is None:
         return section
     way = (*at, "trace", "path")
     path = tree.place(way).base / section.trace.path
-    if not path.is_file():
-        what = "is a directory" if path.is_dir() else "there is no such file"
+    if fault := _path_fault(path, section.trace.format):
         fetch = f" Get it from {section.trace.fetch}" if section.trace.fetch else ""
-        tree.report(way, f"{os.path.normpath(path)}: {what}.{fetch}")
+        tree.report(way, f"{os.path.normpath(path)}: {fault}.{fetch}")
     return replace(section, trace=replace(section.trace, path=os.path.abspath(path)))
+
+
+def _path_fault(path: Path, format: str | None) -> str:
+    """Return why no trace of this format can be at ``path``, "" where one can."""
+    from tuner.traces import FOLDERS
+    from tuner.traces.source import Source
+
+    if not path.is_dir():
+        return "" if path.is_file() else "there is no such file"
+    if format not in (None, *FOLDERS):
+        return f"is a directory, but format {format} is read from one file"
+    return "" if Source(path).files() else "is a directory without any .json file"
 
 
 def _check_synthetic(section: WorkloadSection, tree: Tree, at: At) -> None:
@@ -136,13 +150,20 @@ def _parts(spec: WorkloadSpec) -> tuple[Trace, Trace]:
     """Return the trace to tune on and the held-out one (the same where none is held out)."""
     keys = ("trace", "synthetic", "window", "transforms", "held_out")
     recipe = {key: value for key, value in spec.to_json().items() if key in keys}
-    stamp = 0
-    if spec.section.trace is not None and os.path.exists(spec.section.trace.path):
-        stamp = os.stat(spec.section.trace.path).st_mtime_ns
+    stamp = 0 if spec.section.trace is None else _changed_ns(Path(spec.section.trace.path))
     try:
         return _built(canonical({"name": spec.name, **recipe}), stamp)
     except TraceError as error:
         raise StudyError(_placed(error.problems, spec.file), error.hint) from error
+
+
+def _changed_ns(path: Path) -> int:
+    """Return when a file or anything in a folder last changed, 0 for what is not there."""
+    from tuner.traces.source import Source
+
+    if not path.exists():
+        return 0
+    return max(file.stat().st_mtime_ns for file in (path, *Source(path).files()))
 
 
 def _placed(problems: Sequence[Problem], file: str) -> list[Problem]:

@@ -31,6 +31,8 @@ FORMATS = {
     "otel": "otel",
     "usage": "usage",
 }
+#: Formats that a folder may hold, one file a session.
+FOLDERS = ("weka",)
 
 
 def read(path: str | Path, format: str | None = None, **options: Any) -> Trace:
@@ -43,8 +45,11 @@ def read(path: str | Path, format: str | None = None, **options: Any) -> Trace:
     if not source.path.exists():
         raise source.fail("no such file")
     name = format or detect(path)
+    module = _module(name, source)
+    if source.path.is_dir() and name not in FOLDERS:
+        raise source.fail(f"is a directory, but format {name} is read from one file")
     try:
-        trace: Trace = _module(name, source).read(source, **options)
+        trace: Trace = module.read(source, **options)
     except TypeError as error:
         if "keyword argument" not in str(error):
             raise
