@@ -3,13 +3,18 @@
 import json
 import os
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from tests.study_case import load, problems, write
 from tuner.errors import StudyError
+from tuner.events import Notice
 from tuner.job import Slo
+from tuner.preview import preview
+from tuner.runner import Surroundings, run_study
 from tuner.study import load_workload
+from tuner.study_workload import workload_warnings
 
 ROWS = [
     {"t_us": 100_000 * i, "in_tok": 16 + i, "out_tok": 4, "session": i // 2} for i in range(100)
@@ -149,11 +154,11 @@ def test_a_missing_trace_says_where_to_get_it(tmp_path: Path) -> None:
     assert problem.endswith("t.csv: there is no such file. Get it from https://example.org/t.csv")
 
 
-def session(folder: Path, name: str, turns: int) -> Path:
+def session(folder: Path, name: str, turns: int, think_s: float = 1) -> Path:
     """Write a session of a format that comes as folders; its requests take 9 s, every 10 s."""
     requests = [
         {"t": 10 * n, "type": "n", "in": 64 * (n + 1), "out": 5, "hash_ids": list(range(n + 1)),
-         "api_time": 9, "think_time": 1} for n in range(turns)
+         "api_time": 9, "think_time": think_s} for n in range(turns)
     ]  # fmt: skip
     told = {"id": name, "block_size": 64, "hash_id_scope": "local", "requests": requests}
     return write(folder, json.dumps(told), f"traces/sessions/{name}.json")
@@ -186,6 +191,39 @@ def test_a_folder_of_something_else_is_told_when_it_is_read(tmp_path: Path) -> N
     spec = load(tmp_path, workload="{trace: {path: traces/some}}")
     with pytest.raises(StudyError, match="is a directory, but format own is read from one file"):
         spec.workload()
+
+
+@pytest.mark.parametrize(
+    ("think_s", "shares"), [(1, "0% at 1x, 100% at 2x, 100% at 4x"), (-1, "how many is unknown")]
+)
+def test_an_open_replay_of_sessions_warns_how_much_is_sent_too_early(
+    tmp_path: Path, think_s: int, shares: str
+) -> None:
+    session(tmp_path, "a", 5, think_s)
+    text = "{{trace: {{path: traces/sessions}}, sessions: {}}}"
+    spec = load(tmp_path, workload=text.format("open"))
+    (warning,) = preview(spec, tmp_path).to_json(spec)["warnings"]
+    assert "sessions: open sends turns at their recorded times" in warning
+    assert f": {shares}. sessions: partly-open waits." in warning
+    assert workload_warnings(load(tmp_path, workload=text.format("partly-open")).workload()) == []
+
+
+def test_an_open_replay_of_requests_that_wait_for_nobody_warns_of_nothing(tmp_path: Path) -> None:
+    spec = load(tmp_path, workload="{synthetic: {requests: 9}, sessions: open}")
+    assert workload_warnings(spec.workload()) == []
+
+
+def test_a_run_says_the_warnings_of_its_workload(tmp_path: Path) -> None:
+    class Told:
+        messages: ClassVar[list[str]] = []
+
+        def on_event(self, event: object) -> None:
+            self.messages += [event.message] if isinstance(event, Notice) else []
+
+    text = "{synthetic: {requests: 3, rate_per_s: 50, chat: {turns_mean: 3}}, sessions: open}"
+    spec = load(tmp_path, workload=text, budget="{trials: 1}")
+    run_study(spec, Surroundings(tmp_path / "results", (Told(),)))
+    assert any("sessions: open sends turns" in message for message in Told.messages)
 
 
 def test_a_missing_workload_file_is_the_only_problem_told_of_it(tmp_path: Path) -> None:

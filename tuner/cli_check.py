@@ -25,7 +25,7 @@ def check_command(study: Path, overrides: Sequence[str], as_json: bool) -> int:
 
 
 def _tell(spec: StudySpec, found: Preview) -> None:
-    for warning in spec.warnings:
+    for warning in found.warnings(spec):
         out.print(warning, style="yellow", markup=False, soft_wrap=True)
     table = Table("knob", "change", "values", "only when", box=None, padding=(0, 2, 0, 0))
     for knob in spec.space.knobs:

@@ -18,6 +18,7 @@ from tuner.rules import broken
 from tuner.runner import checking, known_good, refusing, temperatures
 from tuner.strategies.plain import KnownGood
 from tuner.study import StudySpec
+from tuner.study_workload import workload_warnings
 from tuner.tune import Check, counts_as_trial
 
 #: A space of at most this many points is looked at whole, a larger one by a sample of this size.
@@ -50,6 +51,10 @@ class Preview:
         """How often each reason and detail rejects a point."""
         return Counter(f"{why.reason}: {why.detail}" for _, why in self.rejected)
 
+    def warnings(self, spec: StudySpec) -> list[str]:
+        """Return what the study's files and its workload warn about."""
+        return [*spec.warnings, *workload_warnings(self.workload)]
+
     def to_json(self, spec: StudySpec) -> dict[str, Json]:
         """Return what ``tuner check --json`` prints."""
         return {
@@ -63,7 +68,7 @@ class Preview:
             "baselines": [known.label for known in self.known_good],
             "temperatures": dict(self.temperatures),
             "cost": self.cost,
-            "warnings": list(spec.warnings),
+            "warnings": self.warnings(spec),
         }
 
 

@@ -29,6 +29,7 @@ from tuner.strategies.table import STRATEGIES
 from tuner.study import StudySpec
 from tuner.study_arguments import argument_problems
 from tuner.study_sections import Budget
+from tuner.study_workload import workload_warnings
 from tuner.tune import Check, Loop, StopRequest
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def run_study(spec: StudySpec, around: Surroundings) -> str:
     before any engine starts.
     """
     workload = spec.workload()
-    for warning in spec.warnings:
+    for warning in (*spec.warnings, *workload_warnings(workload)):
         around.say(warning)
     with contextlib.ExitStack() as stack:
         checker = stack.enter_context(checking(spec, around.cache))

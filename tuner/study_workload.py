@@ -130,6 +130,26 @@ def build_workload(spec: WorkloadSpec, base_dir: Path | None = None) -> Workload
     return _workload(spec, _parts(spec)[0])
 
 
+def workload_warnings(workload: Workload) -> list[str]:
+    """Return what to know before a workload is believed: how far an open replay of sessions is off.
+
+    Turns whose think time or parent's end is unknown are not in the shares.
+    """
+    from tuner.traces.groups import share_too_early
+
+    parents = workload.trace.parents
+    if workload.sessions != "open" or parents is None or not len(parents.values):
+        return []
+    early = {slowdown: share_too_early(workload.trace, slowdown) for slowdown in (1, 2, 4)}
+    known = [f"{share:.0%} at {k}x" for k, share in early.items() if share is not None]
+    shares = ", ".join(known) or "how many is unknown"
+    return [
+        f"{workload.name}: sessions: open sends turns at their recorded times, even before the "
+        f"turn that they follow has ended. Sent too early, by how many times as long as recorded "
+        f"a request takes: {shares}. sessions: partly-open waits."
+    ]
+
+
 def _workload(spec: WorkloadSpec, trace: Trace) -> Workload:
     section = spec.section
     bounds = {"default": section.slo.seconds()} if section.slo.seconds() else {}
