@@ -86,9 +86,13 @@ def test_it_measures_what_the_h200_measured(
 
 def test_a_trial_takes_a_fraction_of_a_second() -> None:
     trace = chat(200)
-    began = time.process_time()
-    ran({"max_num_seqs": 256, "max_num_batched_tokens": 2048}, trace, SimulatedCosts())
-    assert time.process_time() - began < 1.0  # 0.13 s on an idle machine
+
+    def cpu_s() -> float:
+        began = time.process_time()
+        ran({"max_num_seqs": 256, "max_num_batched_tokens": 2048}, trace, SimulatedCosts())
+        return time.process_time() - began
+
+    assert min(cpu_s() for _ in range(3)) < 1.0  # 0.13 s on an idle machine
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,15 @@ def test_the_caller_never_imports_vllm() -> None:
 
 
 def processes() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children() if "tuner.engines.vllm_check" in p.cmdline()]
+    children = psutil.Process().children()
+    return [p for p in children if "tuner.engines.vllm_check" in command_of(p)]
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # gone, or a zombie: it runs no command
+        return []
 
 
 def test_a_hung_checker_is_ended_and_a_dead_one_replaced() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ from tuner.records import Cost, Faulted, Outcome
 IDLE = "idle"
 #: Which slot an engine runs in, from 0; unique among the slots that live at one time.
 SLOT_VARIABLE = "TUNER_SLOT"
+#: Seconds between looks at whether the parent is still there.
+_PARENT_POLL_S = 1.0
 #: Seconds for a host that has done its work to end its engine and exit.
 _LEAVE_S = 10.0
 #: Seconds to wait for what an earlier worker of this slot left to its supervisor.
@@ -40,6 +43,16 @@ class Place:
     before: Sequence[ProcessId] = ()
 
 
+def _end_with(parent: int) -> None:
+    """End this process when its parent (Ray's raylet) is gone; the supervisor then ends the rest.
+
+    Ray's own way to end a worker waits for a running call, which here lasts as long as a trial.
+    """
+    while os.getppid() == parent:
+        time.sleep(_PARENT_POLL_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 class SlotWorker:
     """Runs jobs on a host that it keeps for the next one, and replaces where it must.
 
@@ -56,6 +69,7 @@ class SlotWorker:
         self._stopped = False
         self._running = threading.Lock()
         adopt_orphans()  # a host whose supervisor is killed becomes our child
+        threading.Thread(target=_end_with, args=[os.getppid()], name="parent", daemon=True).start()
         self._not_ours = {child.pid for child in psutil.Process().children()}
 
     def state(self) -> tuple[str, ProcessId | None]:
