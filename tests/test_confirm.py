@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from tuner.cli_run import verdicts
 from tuner.config import EngineConfig
 from tuner.confirm import confirmed, finalists
 from tuner.objectives import Objective
 from tuner.records import Cost, Faulted, Measured, Measurement, TrialRecord
+from tuner.results import StudyResults
 from tuner.store import Store, sqlite_url
 from tuner.strategies.repeats import Repeats
 
@@ -98,3 +100,14 @@ def test_the_search_is_held_against_its_confirmation() -> None:
     found = confirmed(repeated(3, [(90, 2.0), (110, 2.0)]), [record(3, 200, 1.0)], OBJECTIVES)
     assert found[0].ratio_to_search == pytest.approx((0.5, 2.0))
     assert Counter(c.trial for c in found) == {3: 1}
+
+
+def test_the_command_line_says_ratio_interval_and_verdict() -> None:
+    base = repeated(0, [(100, 1.0), (104, 1.02), (98, 0.98)], "baseline: vllm serve defaults")
+    gain = repeated(3, [(150, 1.01), (156, 1.0), (147, 1.0)])
+    found = tuple(confirmed([*base, *gain], [], OBJECTIVES))
+    results = StudyResults(Path(), "s", OBJECTIVES, (), (), confirmed=found)
+    first, second = verdicts(results)
+    assert "trial 3 against baseline: vllm serve defaults: saturated.output_tokens_per_s" in first
+    assert first.endswith("over 3 repeats: better")
+    assert second.endswith("over 3 repeats: not shown")

@@ -125,7 +125,8 @@ def front(folder: Results, as_json: AsJson = False) -> None:
             print_json(front_json(results))
         else:
             presets = results.presets(results.provenance())
-            out.print(front_table(results.front, results.objectives, results.baselines, presets))
+            best = results.deployable
+            out.print(front_table(best, results.objectives, results.baselines, presets))
     raise typer.Exit(0 if results.front else NO_FRONT)
 
 

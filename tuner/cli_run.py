@@ -85,7 +85,9 @@ def _tell(results: StudyResults, taken: Taken) -> None:
     spent, trials = told["seconds"], told["trials"]
     presets = results.presets(results.provenance())
     if results.front:
-        out.print(front_table(results.front, results.objectives, results.baselines, presets))
+        out.print(front_table(results.deployable, results.objectives, results.baselines, presets))
+        for line in verdicts(results):
+            out.print(line, soft_wrap=True)
     else:
         out.print("no configuration gave a result", style="red")
     _tell_failures(results)
@@ -96,6 +98,20 @@ def _tell(results: StudyResults, taken: Taken) -> None:
         out.print(f"preset    {_short(path)}", soft_wrap=True)
     out.print(f"report    {_short(taken.report)}", soft_wrap=True)
     out.print(f"dashboard tuner dashboard {_short(results.folder)}", soft_wrap=True)
+
+
+def verdicts(results: StudyResults) -> list[str]:
+    """Return one line per confirmed member, baseline and objective: ratio, interval, verdict."""
+    labels = {one.trial: one.config.label for one in results.confirmed if one.is_baseline}
+    return [
+        f"confirmed trial {one.trial} against {labels[found.baseline]}: {found.metric} "
+        f"x {found.ratio.value:.3f} [{found.ratio.low:.3f}, {found.ratio.high:.3f}] "
+        f"over {found.ratio.n} repeats: {found.verdict}"
+        for one in results.confirmed
+        if not one.is_baseline
+        for found in one.comparisons
+        if found.ratio is not None
+    ]
 
 
 def _tell_failures(results: StudyResults) -> None:

@@ -43,8 +43,10 @@ class StudyResults:
 
     @property
     def baselines(self) -> list[TrialRecord]:
-        """The measured baselines."""
-        return [r for r in self.records if is_baseline(r) and r.scores is not None]
+        """The measured baselines, with the means of their repeats where they were confirmed."""
+        means = {one.trial: self._with_means(one) for one in self.confirmed}
+        measured = [r for r in self.records if is_baseline(r) and r.scores is not None]
+        return [means.get(record.number, record) for record in measured]
 
     @property
     def deployable(self) -> list[TrialRecord]:
