@@ -15,6 +15,9 @@ from tuner.strategies.plain import Choice
 from tuner.strategies.prices import LIVE, Keys
 from tuner.strategies.riding import DRAWN, Origin, Riding
 
+#: Share of a start's seconds that a trial is charged. An engine, once started, serves cheap trials
+#: after this one too: charging the first for all of it would keep the search where it is.
+CHARGED = 0.5
 #: Best offers whose neighbours are looked at too, how many of each, and how often.
 REFINED, NEIGHBOURS, ROUNDS = 6, 12, 2
 
@@ -33,12 +36,12 @@ class Priced(Riding):
 
     A hot variant of a live key, a key whose code is compiled, or a fresh one: each is charged what
     such trials have cost so far (inverse cost weighting: Snoek et al., "Practical Bayesian
-    optimization of machine learning algorithms", 2012, section 3.2). A start is charged in full
-    to the trial that needs it: charging a share, as later trials ride on it, was slower.
+    optimization of machine learning algorithms", 2012, section 3.2).
     """
 
-    def __init__(self, store: Store, search: Search) -> None:
+    def __init__(self, store: Store, search: Search, charged: float = CHARGED) -> None:
         super().__init__(store, search)
+        self._charged = charged
         self._keys: dict[str, Keys] = {}
 
     def _choose(self, live: Collection[str]) -> Choice | None:
@@ -99,4 +102,6 @@ class Priced(Riding):
         if cold not in self._keys:
             self._keys[cold] = self.prices.keys(config)
         temperature = self.prices.temperature(self._keys[cold], live)
-        return Offer(point, None, self.prices.trial_s(temperature) * max(config.gpus, 1))
+        ready_s = self.prices.ready_s(temperature)
+        charged = ready_s if temperature == LIVE else ready_s * self._charged
+        return Offer(point, None, (charged + self.prices.replay_s) * max(config.gpus, 1))

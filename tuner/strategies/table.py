@@ -16,13 +16,12 @@ def _plain(store: Store, search: Search) -> Plain:
     return Plain(store, search.space, search.base, search.sampler, search.seed, search.trials)
 
 
-#: Strategy name -> maker from (store, search) and the strategy's own options. All of them keep
-#: everything in the store's one Optuna study.
-STRATEGIES: dict[str, Callable[..., Plain]] = {
+#: Strategy name -> maker. All of them keep everything in the store's one Optuna study.
+STRATEGIES: dict[str, Callable[[Store, Search], Plain]] = {
     "plain": _plain,
     "ride-along": RideAlong,
     "staged": Staged,
     "priced": Priced,
 }
-#: The winner of benchmarks/search.py.
-DEFAULT = "priced"
+#: What a study uses that names none.
+DEFAULT = "ride-along"
