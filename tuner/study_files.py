@@ -112,9 +112,10 @@ def include_spaces(tree: Tree) -> None:
 
 
 def _included(tree: Tree, at: At, name: str) -> Tree:
-    """Read a named file, shown by the shorter of its paths."""
+    """Read a named file, shown from the working directory where it lies below it."""
     path = tree.place(at).base / name
-    shown = min((os.path.normpath(path), os.path.relpath(path)), key=len)
+    relative = os.path.relpath(path)
+    shown = os.path.normpath(path) if relative.startswith("..") else relative
     part = read(Path(shown))
     if part.problems and not part.value:
         tree.unread.add(str(at[0]))
