@@ -35,6 +35,8 @@ BUDGET_S = 5400.0
 #: Relative spread of one measurement: throughput, P99 latency.
 NOISE = (0.02, 0.05)
 
+#: What auto_tune's loops and the best known front try of max_num_seqs.
+SEQS = (16, 32, 64, 128, 256, 512, 1024)
 Maker = Callable[[Store, int], Strategy]
 #: True scores in the order of the objectives, and the replays' seconds; None where it cannot run.
 True_ = list[float] | None
@@ -104,7 +106,7 @@ class Grid:
     def __init__(self) -> None:
         self._left = [
             {"max_num_seqs": s, "max_num_batched_tokens": t}
-            for s in SPACE["max_num_seqs"].domain.values()
+            for s in SEQS
             for t in SPACE["max_num_batched_tokens"].domain.values()
             if t >= s
         ]
@@ -183,10 +185,11 @@ def curve(run: Iterator[tuple[float, True_]], goal: Goal) -> Curve:
 
 def best_known(goal: Goal) -> float:
     """Return the volume of all that is known, and of every hot setting where all else is best."""
-    hot = [SPACE[name] for name in SPACE.names if name in HOT]
+    hot = {name: list(SPACE[name].domain.values()) for name in SPACE.names if name in HOT}
+    hot["max_num_seqs"] = list(SEQS)
     best = {**DEFAULT, "quantization": "fp8", "kv_cache_dtype": "fp8"}
-    for values in itertools.product(*(knob.domain.values() for knob in hot)):
-        point = dict(zip((knob.name for knob in hot), values, strict=True))
+    for values in itertools.product(*hot.values()):
+        point = dict(zip(hot, values, strict=True))
         if point["enable_prefix_caching"]:
             for size in SPACE["block_size"].domain.values():
                 goal.truth(BASE.with_args({**best, **point, "block_size": size}))

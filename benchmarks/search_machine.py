@@ -14,7 +14,7 @@ from tuner.engines.simulated import SimulatedLauncher
 from tuner.engines.simulated_costs import HOT, SimulatedCosts
 from tuner.errors import ConfigRejected
 from tuner.job import Deadlines, Slo
-from tuner.knobs import ChoiceDomain, Knob, SearchSpace
+from tuner.knobs import ChoiceDomain, IntDomain, Knob, SearchSpace
 from tuner.metrics import measure
 from tuner.replay import Plan, replay
 from tuner.trace import Ragged, Trace
@@ -34,7 +34,7 @@ UNHASHED = frozenset(
 )
 SPACE = SearchSpace(
     (
-        Knob("max_num_seqs", ChoiceDomain.of([16, 32, 64, 128, 256, 512, 1024])),
+        Knob("max_num_seqs", IntDomain(16, 1024, log=True)),
         Knob("max_num_batched_tokens", ChoiceDomain.of([512, 1024, 2048, 4096, 8192, 16384])),
         Knob("long_prefill_token_threshold", ChoiceDomain.of([0, 256, 512, 1024])),
         Knob("enable_prefix_caching", ChoiceDomain.of([True, False])),

@@ -150,7 +150,7 @@ def test_where_constraints_break_little_is_gained() -> None:
         model = Model(case.SPACE, Targets(case.OBJECTIVES, case.CONSTRAINTS))
         model.learn(known)
         gains.append(float(model.gain([point])[0]))
-    assert gains[1] < 0.3 * gains[0]
+    assert gains[1] < 0.5 * gains[0]
 
 
 def test_a_running_point_is_not_worth_running_again() -> None:

@@ -23,7 +23,7 @@ _ROOT5 = math.sqrt(5.0)
 #: Mean and spread of the logarithm of the noise's variance, values having variance 1.
 _NOISE = (math.log(3e-3), 1.5)
 _SIGNAL = (0.0, 0.7)
-_LENGTH_SPREAD = 1.0
+_LENGTH_SPREAD = 0.6
 #: Steps of the search for hyperparameters per fit. It starts where the last fit ended.
 STEPS = 15
 
