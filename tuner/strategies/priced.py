@@ -18,7 +18,7 @@ from tuner.strategies.riding import DRAWN, Origin, Riding
 
 #: Rides in a row on one engine that count in full; later ones count PATIENCE / rides. Filling a
 #: front that a better cold key will move as a whole has small gains, cheap ones, without end.
-PATIENCE = 4.0
+PATIENCE = 2.0
 #: Best offers whose neighbours are looked at too, how many of each, and how often.
 REFINED, NEIGHBOURS, ROUNDS = 6, 12, 2
 
