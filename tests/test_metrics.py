@@ -66,6 +66,12 @@ def test_no_request_gives_no_value() -> None:
     assert counts["paced.requests"] == 0
 
 
+def test_a_span_below_the_resolution_of_the_clock_has_no_rates() -> None:
+    values, _, _ = metrics.measure("paced", [record(0, 0.0, (2e-311,))], Slo())
+    assert "paced.output_tokens_per_s" not in values
+    assert values["paced.error_share"] == 0
+
+
 times = st.floats(0, 1e4, allow_nan=False)
 answers = st.lists(times, min_size=1, max_size=6).map(lambda x: tuple(sorted(x)))
 many = st.lists(st.tuples(st.floats(0, 10), answers, st.booleans()), min_size=1, max_size=30)

@@ -22,6 +22,9 @@ Floats = NDArray[np.float64]
 #: Fewest samples for which a P99 is more than almost the maximum.
 ENOUGH_FOR_P99 = 100
 
+#: A shorter span is no duration: the clocks count nanoseconds.
+CLOCK_RESOLUTION_S = 1e-9
+
 STATISTICS: dict[str, Callable[[Floats], float]] = {
     "mean": lambda x: float(np.mean(x)),
     "p50": lambda x: float(np.percentile(x, 50)),
@@ -88,8 +91,8 @@ class Sample:
         return max(ends) - min(starts) if ends else 0.0
 
     def per_second(self, amount: float) -> float | None:
-        """Return ``amount`` per second of the span."""
-        return amount / self.span_s if self.span_s > 0 else None
+        """Return ``amount`` per second; none for a span below the clock's resolution."""
+        return amount / self.span_s if self.span_s >= CLOCK_RESOLUTION_S else None
 
     def share(self, count: float) -> float | None:
         """Return ``count`` as a share of all scored requests."""
