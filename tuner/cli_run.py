@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tuner.again import confirm_study
 from tuner.cli import INTERRUPTED, NO_FRONT, err, out, print_json
 from tuner.config import Json
 from tuner.events import Observer
@@ -17,7 +18,7 @@ from tuner.remedies import remedy
 from tuner.report_table import front_table
 from tuner.report_text import seconds
 from tuner.results import StudyResults, load_results
-from tuner.runner import Surroundings, confirm_study, run_study
+from tuner.runner import Surroundings, run_study
 from tuner.signals import interruptible
 from tuner.study import StudySpec, load_study
 from tuner.tune import StopRequest, failures

@@ -153,13 +153,16 @@ def load_results(folder: str | Path) -> StudyResults:
         store.constraints,
         records,
         store.study.user_attrs.get("definition", {}),
-        tuple(confirmed(_repeats(store), records, store.objectives)),
+        tuple(
+            confirmed(stored(store, confirming(store.study.study_name)), records, store.objectives)
+        ),
         store.study.user_attrs.get("machine", {}),
     )
 
 
-def _repeats(store: Store) -> list[TrialRecord]:
-    storage, name = store.study._storage, confirming(store.study.study_name)
+def stored(beside: Store, name: str) -> list[TrialRecord]:
+    """Return the records of another study in the same storage; none where there is no such one."""
+    storage = beside.study._storage
     if name not in {study.study_name for study in storage.get_all_studies()}:
         return []
     return Store.load(storage, name).records()

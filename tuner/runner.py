@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 from tuner import machine
 from tuner.config import EngineConfig, Json, canonical
-from tuner.confirm import finalists
-from tuner.confirm import study_name as confirming
 from tuner.errors import Problem, StudyError
 from tuner.events import Notice, Observer
 from tuner.job import Workload
@@ -20,11 +18,9 @@ from tuner.knobs import ChoiceDomain, Knob
 from tuner.pools import Pool
 from tuner.presets import BASELINE, DEFAULT_BASELINE
 from tuner.records import Infeasible
-from tuner.results import load_results
 from tuner.store import Store, sqlite_url
 from tuner.strategies import Search, Strategy
 from tuner.strategies.plain import KnownGood, Plain
-from tuner.strategies.repeats import Repeats
 from tuner.strategies.table import STRATEGIES
 from tuner.study import StudySpec
 from tuner.study_arguments import argument_problems
@@ -67,37 +63,17 @@ def run_study(spec: StudySpec, around: Surroundings) -> str:
         checker = stack.enter_context(checking(spec, around.cache))
         known = [] if checker is None else known_good(spec, checker, workload)
         warmth = {} if checker is None else temperatures(spec, checker)
-        store = _store(spec, around.folder, spec.name)
+        store = make_store(spec, around.folder, spec.name)
         (around.folder / "study.yaml").write_text(spec.resolved(), encoding="utf-8")
         strategy = _strategy(spec, store, known, warmth)
-        pool = stack.enter_context(_pool(spec, around, spec.engine.kind, warmth))
+        pool = stack.enter_context(make_pool(spec, around, spec.engine.kind, warmth))
         parts = Parts(store, strategy, pool, refusing(checker, workload), spec.budget)
-        return _loop(spec, around, parts, workload, around.folder).run()
-
-
-def confirm_study(spec: StudySpec, around: Surroundings) -> str:
-    """Measure the front and the baselines again, as they are deployed; return why it ended.
-
-    Cold, ``confirm.repeats`` times each, in interleaved rounds, on the held-out part of the
-    workload where one is kept. What was measured by an earlier run is not measured again.
-    """
-    found = load_results(around.folder)
-    members = finalists(found.front, found.baselines, spec.confirm.members)
-    if not members or not found.front:
-        return "nothing to confirm"
-    workload = spec.held_out() or spec.workload()
-    kind = spec.confirm.engine if spec.engine.kind == "vllm" else spec.engine.kind
-    store = _store(spec, around.folder, confirming(spec.name))
-    strategy = Repeats(store, members, spec.confirm.repeats)
-    budget = Budget(trials=len(members) * spec.confirm.repeats)
-    with _pool(spec, around, kind, {}) as pool:
-        parts = Parts(store, strategy, pool, refusing(None, workload), budget)
-        return _loop(spec, around, parts, workload, around.folder / "confirm").run()
+        return make_loop(spec, around, parts, workload, around.folder).run()
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What differs between the search and its confirmation."""
+    """What differs between the search and what measures again."""
 
     store: Store
     strategy: Strategy
@@ -106,9 +82,10 @@ class Parts:
     budget: Budget
 
 
-def _loop(
+def make_loop(
     spec: StudySpec, around: Surroundings, parts: Parts, workload: Workload, folder: Path
 ) -> Loop:
+    """Return the loop of these parts; what trials leave goes below ``folder``."""
     return Loop(
         parts.store.study.study_name,
         parts.store,
@@ -229,10 +206,16 @@ def _refusal(verdict: Verdict, workload: Workload) -> Infeasible | None:
     return None
 
 
-def _store(spec: StudySpec, folder: Path, name: str) -> Store:
+def make_store(
+    spec: StudySpec, folder: Path, name: str, more: Mapping[str, Json] | None = None
+) -> Store:
+    """Open a study in the storage of ``spec``, ready to be resumed; ``more`` is part of its
+    definition. Raises StoreError where it was defined otherwise.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     url = spec.storage or sqlite_url(folder)
-    store = Store.open(url, name, spec.objectives, spec.constraints, spec.definition())
+    definition = {**spec.definition(), **(more or {})}
+    store = Store.open(url, name, spec.objectives, spec.constraints, definition)
     here = {"hardware": machine.hardware(), "versions": machine.versions()}
     store.study.set_user_attr("machine", here)
     store.reap()
@@ -264,9 +247,10 @@ def _with(warmth: Mapping[str, str], wanted: str) -> frozenset[str]:
     return frozenset(name for name, found in warmth.items() if found == wanted)
 
 
-def _pool(
+def make_pool(
     spec: StudySpec, around: Surroundings, kind: str, warmth: Mapping[str, str]
 ) -> contextlib.AbstractContextManager[Pool]:
+    """Return what runs jobs on engines of ``kind``, live where ``warmth`` has hot arguments."""
     options: dict[str, Json] = dict(spec.engine.options) if kind == spec.engine.kind else {}
     teller = _Teller(around.observers)
     if kind == "simulated":
