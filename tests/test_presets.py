@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -44,6 +45,38 @@ def test_the_three_names_go_to_the_ends_and_the_knee() -> None:
     presets = choose(FRONT, [UP, DOWN], WHENCE)
     assert names(presets) == {"max-throughput": 1, "low-latency": 3, "balanced": 2}
     assert presets[0].scores == {UP.metric: 100.0, DOWN.metric: 1.0}
+
+
+def with_values(record: TrialRecord, **values: float) -> TrialRecord:
+    named = {name.replace("__", "."): value for name, value in values.items()}
+    return dataclasses.replace(record, outcome=Measured(Measurement(named)))
+
+
+def test_capacity_and_cost_name_members_wherever_they_were_measured() -> None:
+    front = [
+        with_values(FRONT[0], capacity__requests_per_s=9.0, saturated__cost_per_million_tokens=0.5),
+        with_values(FRONT[1], capacity__requests_per_s=12.0),
+        with_values(FRONT[2], saturated__cost_per_million_tokens=0.2),
+    ]
+    found = names(choose(front, [UP, DOWN], WHENCE))
+    assert found["max-capacity"] == 2
+    assert found["cheapest"] == 3
+    assert list(found)[:3] == ["max-throughput", "low-latency", "balanced"]
+
+
+def test_capacity_and_cost_as_objectives_are_not_called_throughput_and_latency() -> None:
+    objectives = [
+        Objective("capacity.requests_per_s", True),
+        Objective("paced.cost_per_million_tokens", False),
+    ]
+    found = names(choose(FRONT, objectives, WHENCE))
+    assert found == {"balanced": 2, "max-capacity": 1, "cheapest": 3}
+
+
+def test_a_confirmed_mean_goes_before_the_search_s_measurement() -> None:
+    objectives = [Objective("capacity.requests_per_s", True), DOWN]
+    front = [with_values(FRONT[0], capacity__requests_per_s=1.0), FRONT[1]]
+    assert names(choose(front, objectives, WHENCE))["max-capacity"] == 1
 
 
 def test_one_member_carries_every_name() -> None:

@@ -24,7 +24,8 @@ class Preset:
 
     ``scores``, ``intervals`` and ``gains`` are by objective metric, in base units. A gain is this
     preset's value divided by the baseline's: above 1 is better where the objective is maximized,
-    below 1 where it is minimized. ``provenance`` says from what the numbers come.
+    below 1 where it is minimized. ``provenance`` says from what the numbers come, ``conditions``
+    under which they hold: see ``validity``.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Preset:
     intervals: Mapping[str, Interval] = field(default_factory=dict)
     gains: Mapping[str, float] = field(default_factory=dict)
     provenance: Mapping[str, Json] = field(default_factory=dict)
+    conditions: Mapping[str, Json] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
         """Return a plain mapping, what lies beside the exported file."""
@@ -44,6 +46,7 @@ class Preset:
             "scores": dict(self.scores),
             "intervals": {metric: list(pair) for metric, pair in self.intervals.items()},
             "ratio_to_default": dict(self.gains),
+            "conditions": dict(self.conditions),
             "provenance": dict(self.provenance),
         }
 
@@ -58,6 +61,7 @@ class Preset:
             intervals={metric: (low, high) for metric, (low, high) in data["intervals"].items()},
             gains=data["ratio_to_default"],
             provenance=data["provenance"],
+            conditions=data.get("conditions", {}),
         )
 
 
@@ -74,6 +78,8 @@ class Provenance:
     workload: str = ""
     workload_digest: str = ""
     trace_digest: str = ""
+    #: See ``validity.model_digest``; '' where the model's files were not at hand.
+    model_digest: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     hardware: Mapping[str, Json] = field(default_factory=dict)
     command: str = ""
@@ -103,6 +109,20 @@ class Provenance:
             **_measured(record),
         }
 
+    def conditions(self, config: EngineConfig) -> dict[str, Json]:
+        """Return under what the numbers of a configuration hold: model, device, vLLM, traffic."""
+        devices = self.hardware.get("gpus") or []
+        return {
+            "model": config.model,
+            "model_digest": self.model_digest or None,
+            "vllm": self.versions.get("vllm"),
+            "gpu": devices[0] if devices else None,
+            "gpus": config.gpus if devices else 0,
+            "cpu": None if devices else self.hardware.get("cpu"),
+            "workload": self.workload,
+            "trace_digest": self.trace_digest,
+        }
+
 
 def _measured(record: TrialRecord) -> dict[str, Json]:
     if not isinstance(record.outcome, Measured):
@@ -117,6 +137,11 @@ def _measured(record: TrialRecord) -> dict[str, Json]:
 
 
 Chooser = Callable[[pareto.Scores], int]
+_ORDER = ("max-throughput", "low-latency", "balanced")
+CAPACITY = "capacity.requests_per_s"
+COST = ".cost_per_million_tokens"
+#: Of several measured costs, the one that counts: at capacity, at saturation, as paced.
+_COSTS = ("capacity", "saturated", "paced")
 
 
 def choose(
@@ -126,10 +151,11 @@ def choose(
     baseline: TrialRecord | None = None,
     intervals: Mapping[int, Mapping[str, Interval]] | None = None,
 ) -> list[Preset]:
-    """Name the front's members: max-throughput, low-latency, balanced.
+    """Name the front's members: max-throughput, low-latency, balanced, max-capacity, cheapest.
 
     The first maximized objective picks max-throughput, the first minimized one low-latency;
-    balanced is the knee, and needs two objectives. One member may carry several names; members
+    balanced is the knee, and needs two objectives. Capacity and cost have names of their own, given
+    wherever they were measured, objective or not. One member may carry several names; members
     without scores are passed over; an empty front gives no presets. ``intervals`` are by trial
     number and metric.
     """
@@ -138,20 +164,52 @@ def choose(
         return []
     maximize = [objective.maximize for objective in objectives]
     losses = pareto.oriented([record.scores or () for record in scored], maximize)
+    picked = {name: scored[pick(losses)] for name, pick in _choosers(objectives).items()}
+    picked |= _measured_best(scored, objectives)
     return [
-        _preset(name, scored[pick(losses)], objectives, provenance, baseline, intervals or {})
-        for name, pick in _choosers(maximize).items()
+        _preset(name, record, objectives, provenance, baseline, intervals or {})
+        for name, record in picked.items()
     ]
 
 
-def _choosers(maximize: Sequence[bool]) -> dict[str, Chooser]:
+def _choosers(objectives: Sequence[Objective]) -> dict[str, Chooser]:
     named: dict[str, Chooser] = {}
-    for name, direction in (("max-throughput", True), ("low-latency", False)):
-        if direction in maximize:
-            named[name] = _best(list(maximize).index(direction))
-    if len(maximize) > 1:
+    for column, objective in enumerate(objectives):
+        if objective.metric != CAPACITY and not objective.metric.endswith(COST):
+            name = "max-throughput" if objective.maximize else "low-latency"
+            named.setdefault(name, _best(column))
+    if len(objectives) > 1:
         named["balanced"] = pareto.knee
-    return named
+    return dict(sorted(named.items(), key=lambda item: _ORDER.index(item[0])))
+
+
+def _measured_best(
+    records: Sequence[TrialRecord], objectives: Sequence[Objective]
+) -> dict[str, TrialRecord]:
+    """Return the best in capacity and in cost, of the members for which these were measured."""
+    metrics = [objective.metric for objective in objectives]
+    costs = [metric for metric in metrics if metric.endswith(COST)]
+    found: dict[str, TrialRecord] = {}
+    for name, candidates, sign in (
+        ("max-capacity", [CAPACITY], -1),
+        ("cheapest", [*costs, *(measure + COST for measure in _COSTS)], 1),
+    ):
+        for metric in candidates:
+            values = {r.number: _value(r, metric, metrics) for r in records}
+            having = [r for r in records if values[r.number] is not None]
+            if having:
+                found[name] = min(having, key=lambda r: sign * (values[r.number] or 0.0))
+                break
+    return found
+
+
+def _value(record: TrialRecord, metric: str, metrics: Sequence[str]) -> float | None:
+    """Return a score, which may be a mean of repeats, or else what the trial measured."""
+    if metric in metrics and record.scores is not None:
+        return record.scores[metrics.index(metric)]
+    if not isinstance(record.outcome, Measured):
+        return None
+    return record.outcome.measurement.values.get(metric)
 
 
 def _best(column: int) -> Chooser:
@@ -180,6 +238,7 @@ def _preset(
         intervals=dict(intervals.get(record.number, {})),
         gains=ratios(record, baseline, objectives),
         provenance=provenance.of(record),
+        conditions=provenance.conditions(record.config),
     )
 
 

@@ -124,6 +124,14 @@ def test_the_header_shows_a_launch_line_of_two_words_and_the_environment() -> No
     assert len(header) <= 3
 
 
+def test_the_header_says_under_what_the_numbers_hold() -> None:
+    conditions = {"model": "org/m", "vllm": "0.32.0", "gpu": "H200", "gpus": 2}
+    one = Preset("balanced", EngineConfig("org/m"), 7, {}, conditions=conditions)
+    [(_, text)] = vllm_config(one)
+    assert "# Holds for model org/m, vLLM 0.32.0, 2 x H200.\n" in text
+    assert "# Whether it still does here: tuner export --check balanced.json\n" in text
+
+
 def test_a_failed_export_leaves_the_old_file(tmp_path: Path) -> None:
     args = {"model": "org/model", "max_num_seqs": 8}
     [path] = write([preset(max_num_seqs=8)], tmp_path, lambda _: args)

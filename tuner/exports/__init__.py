@@ -9,24 +9,35 @@ from pathlib import Path
 
 from tuner.errors import TunerError
 from tuner.exports.compose import compose
+from tuner.exports.kserve import kserve
 from tuner.exports.kubernetes import kubernetes
+from tuner.exports.production_stack import production_stack
+from tuner.exports.profiles import PROFILES, Profile
+from tuner.exports.ray_serve import ray_serve
 from tuner.exports.shell import shell
 from tuner.exports.vllm_config import File, Parse, verify, vllm_config
 from tuner.presets import Preset
 
-__all__ = ["EXPORTERS", "File", "Parse", "verify", "write"]
+__all__ = ["EXPORTERS", "PROFILES", "File", "Parse", "Profile", "verify", "write"]
 
-#: Format -> files (name, text) of a preset.
-EXPORTERS: dict[str, Callable[[Preset], list[File]]] = {
-    "vllm": vllm_config,
-    "shell": shell,
+#: Format -> files (name, text) of a preset, deployed as a profile says.
+EXPORTERS: dict[str, Callable[[Preset, Profile], list[File]]] = {
+    "vllm": lambda preset, _: vllm_config(preset),
+    "shell": lambda preset, _: shell(preset),
     "compose": compose,
     "kubernetes": kubernetes,
+    "kserve": kserve,
+    "production-stack": production_stack,
+    "ray-serve": ray_serve,
 }
 
 
 def write(
-    presets: Sequence[Preset], directory: Path, parse: Parse | None = None, kind: str = "vllm"
+    presets: Sequence[Preset],
+    directory: Path,
+    parse: Parse | None = None,
+    kind: str = "vllm",
+    profile: Profile = PROFILES["local"],
 ) -> list[Path]:
     """Write presets in one format, with a provenance file beside each; return the exported files.
 
@@ -37,7 +48,7 @@ def write(
     directory.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for preset in presets:
-        for name, text in EXPORTERS[kind](preset):
+        for name, text in EXPORTERS[kind](preset, profile):
             check = parse if kind == "vllm" else None
             written.append(_write_checked(directory / name, text, preset, check))
         record = json.dumps(preset.to_json(), indent=2, ensure_ascii=False, allow_nan=False)

@@ -16,7 +16,10 @@ SHM_GIB = 8
 PROBE_S = 10
 #: A start in the field may take so many times longer than the measured one (cold disk, download).
 START_MARGIN = 5
-_DEFAULT_START_S = 180.0
+DEFAULT_START_S = 180.0
+#: Asked for per GPU (or per engine on a CPU): front end, engine and tokenizer keep so many busy.
+CPUS = 4
+MEMORY_GIB = 32
 
 
 def on_gpu(preset: Preset) -> bool:
@@ -46,5 +49,5 @@ def local_model(preset: Preset) -> str | None:
 
 def start_allowance_s(preset: Preset) -> int:
     """Return how long a start may take before it counts as hung: seconds, a multiple of 10."""
-    measured = preset.provenance.get("start_s") or _DEFAULT_START_S
+    measured = preset.provenance.get("start_s") or DEFAULT_START_S
     return math.ceil(max(measured * START_MARGIN, 300.0) / PROBE_S) * PROBE_S

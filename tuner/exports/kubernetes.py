@@ -1,89 +1,72 @@
-"""A Kubernetes Deployment and Service for a preset."""
+"""A Kubernetes Deployment and Service for a preset, and how to scale them."""
 
 from __future__ import annotations
 
 import yaml
 
 from tuner.config import Json
-from tuner.exports import containers
-from tuner.exports.vllm_config import File
+from tuner.exports import containers, pods
+from tuner.exports.profiles import LOCAL, Profile
+from tuner.exports.vllm_config import File, holds
 from tuner.presets import Preset
 
 
-def kubernetes(preset: Preset) -> list[File]:
-    """Return ``<name>.k8s.yaml``: a Deployment with probes and shared memory, and its Service."""
+def kubernetes(preset: Preset, profile: Profile = LOCAL) -> list[File]:
+    """Return ``<name>.k8s.yaml``: a Deployment with probes and shared memory, and its Service.
+
+    For production the engines are replaced one by one, never all taken away at once, and a KEDA
+    ScaledObject stands at the end as a comment: not every cluster has KEDA.
+    """
     name = f"{preset.name}.k8s.yaml"
-    labels = {"app": f"vllm-{preset.name}"}
-    documents = [_deployment(preset, labels), _service(labels)]
-    text = yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True, width=10_000)
-    return [(name, f"# {preset.name}: trial {preset.trial}. kubectl apply -f {name}\n{text}")]
+    labels = {"app": pods.resource_name(preset)}
+    documents = [_deployment(preset, profile, labels), _service(labels)]
+    hint = ""
+    if profile.serving:
+        documents.append(_disruption(labels))
+        hint = _commented(_dump([pods.autoscaling(preset, profile, labels["app"])]))
+    head = f"# {preset.name}: trial {preset.trial}. kubectl apply -f {name}\n{holds(preset)}"
+    return [(name, head + _dump(documents) + hint)]
 
 
-def _deployment(preset: Preset, labels: dict[str, str]) -> dict[str, Json]:
+def _dump(documents: list[dict[str, Json]]) -> str:
+    return yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True, width=10_000)
+
+
+def _commented(text: str) -> str:
+    lines = [f"# {line}\n" for line in text.splitlines()]
+    return "---\n# Where KEDA and Prometheus run, this adds engines as load grows:\n" + "".join(
+        lines
+    )
+
+
+def _deployment(preset: Preset, profile: Profile, labels: dict[str, str]) -> dict[str, Json]:
+    pod: dict[str, Json] = {
+        # Service links would set VLLM_... variables, which vLLM takes for its own.
+        "enableServiceLinks": False,
+        "containers": [pods.container(preset, "vllm")],
+        "volumes": pods.volumes(preset),
+    }
+    # Two pods cannot share one GPU: the old one has to go first.
+    strategy: dict[str, Json] = {"type": "Recreate"}
+    if profile.serving:
+        strategy = {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
+        }
+        # Running requests end before the pod does.
+        pod["terminationGracePeriodSeconds"] = 120
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {"name": labels["app"], "labels": labels},
         "spec": {
-            "replicas": 1,
-            # Two pods cannot share one GPU: the old one has to go first.
-            "strategy": {"type": "Recreate"},
+            "replicas": profile.replicas(preset),
+            "strategy": strategy,
+            "progressDeadlineSeconds": containers.start_allowance_s(preset) + 600,
             "selector": {"matchLabels": labels},
-            "template": {
-                "metadata": {"labels": labels},
-                "spec": {
-                    # Service links would set VLLM_... variables, which vLLM takes for its own.
-                    "enableServiceLinks": False,
-                    "containers": [_container(preset)],
-                    "volumes": _volumes(preset),
-                },
-            },
+            "template": {"metadata": {"labels": labels}, "spec": pod},
         },
     }
-
-
-def _container(preset: Preset) -> dict[str, Json]:
-    words = containers.serve(preset)
-    container: dict[str, Json] = {
-        "name": "vllm",
-        "image": containers.image(preset),
-        "command": words[:2],
-        "args": [_literal(word) for word in words[2:]],
-        "env": [
-            {"name": k, "value": _literal(str(v))} for k, v in sorted(preset.config.env.items())
-        ],
-        "ports": [{"name": "http", "containerPort": containers.PORT}],
-        "volumeMounts": [{"name": v["name"], **_mount(v)} for v in _volumes(preset)],
-        **_probes(preset),
-    }
-    if containers.on_gpu(preset):
-        container["resources"] = {"limits": {"nvidia.com/gpu": preset.config.gpus}}
-    return {key: value for key, value in container.items() if value != []}
-
-
-def _probes(preset: Preset) -> dict[str, Json]:
-    health = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": containers.PROBE_S}
-    attempts = containers.start_allowance_s(preset) // containers.PROBE_S
-    return {
-        "startupProbe": {**health, "failureThreshold": attempts},
-        "readinessProbe": {**health, "failureThreshold": 3, "timeoutSeconds": 5},
-        "livenessProbe": {**health, "failureThreshold": 6, "timeoutSeconds": 5},
-    }
-
-
-def _volumes(preset: Preset) -> list[dict[str, Json]]:
-    memory = {"medium": "Memory", "sizeLimit": f"{containers.SHM_GIB}Gi"}
-    shared = {"name": "shm", "emptyDir": memory}
-    folder = containers.local_model(preset)
-    if folder is None:
-        return [shared, {"name": "cache", "emptyDir": {}}]
-    return [shared, {"name": "model", "hostPath": {"path": folder, "type": "Directory"}}]
-
-
-def _mount(volume: dict[str, Json]) -> dict[str, Json]:
-    if volume["name"] == "model":
-        return {"mountPath": volume["hostPath"]["path"], "readOnly": True}
-    return {"mountPath": "/dev/shm" if volume["name"] == "shm" else "/root/.cache"}
 
 
 def _service(labels: dict[str, str]) -> dict[str, Json]:
@@ -96,6 +79,10 @@ def _service(labels: dict[str, str]) -> dict[str, Json]:
     }
 
 
-def _literal(text: str) -> str:
-    """Keep Kubernetes from filling in ``$(NAME)``."""
-    return text.replace("$(", "$$(")
+def _disruption(labels: dict[str, str]) -> dict[str, Json]:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": labels["app"], "labels": labels},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels}},
+    }

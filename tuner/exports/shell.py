@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from tuner.engines.flags import flags
-from tuner.exports.vllm_config import File, environment
+from tuner.exports.vllm_config import File, environment, holds
 from tuner.presets import Preset
 
 
@@ -23,4 +23,5 @@ def shell(preset: Preset) -> list[File]:
         ["exec", *(["env", *env] if (env := environment(preset.config)) else []), *words]
     )
     text = " \\\n  ".join([start, *options])
-    return [(f"{preset.name}.sh", f"#!/bin/sh\n# {preset.name}: trial {preset.trial}\n{text}\n")]
+    head = f"#!/bin/sh\n# {preset.name}: trial {preset.trial}\n{holds(preset)}"
+    return [(f"{preset.name}.sh", f"{head}{text}\n")]

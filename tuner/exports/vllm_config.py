@@ -13,6 +13,7 @@ from tuner.config import EngineConfig, Json, nested
 from tuner.engines.flags import flags
 from tuner.errors import TunerError
 from tuner.presets import Preset
+from tuner.validity import sentence
 
 #: vLLM's own parser: a config file -> every argument with its parsed value.
 Parse = Callable[[Path], Mapping[str, Json]]
@@ -24,15 +25,26 @@ def vllm_config(preset: Preset) -> list[File]:
     name = f"{preset.name}.yaml"
     keys = {"model": preset.config.model, **{f.name: f.value for f in flags(preset.config)}}
     body = yaml.safe_dump(keys, sort_keys=False, allow_unicode=True, width=10_000)
-    return [(name, "\n".join(_header(preset, name)) + "\n" + body)]
+    return [(name, _header(preset, name) + body)]
 
 
-def _header(preset: Preset, name: str) -> list[str]:
+def _header(preset: Preset, name: str) -> str:
     # `--config=FILE` in one word is ignored by vLLM: the line has to show two.
     source = preset.provenance.get("study", "")
     origin = f"trial {preset.trial}" + (f" of study {source}" if source else "")
-    lines = [f"# {preset.name} ({origin}; numbers in {preset.name}.json). Start it with:"]
-    return [*lines, f"#   {' '.join([*environment(preset.config), f'vllm serve --config {name}'])}"]
+    start = " ".join([*environment(preset.config), f"vllm serve --config {name}"])
+    return (
+        f"# {preset.name} ({origin}; numbers in {preset.name}.json).\n"
+        f"{holds(preset)}# Start it with:\n#   {start}\n"
+    )
+
+
+def holds(preset: Preset) -> str:
+    """Return the comment that says under what a preset holds, '' where that is not known."""
+    if not preset.conditions:
+        return ""
+    check = f"tuner export --check {preset.name}.json"
+    return f"# Holds for {sentence(preset.conditions)}.\n# Whether it still does here: {check}\n"
 
 
 def environment(config: EngineConfig) -> list[str]:
