@@ -38,6 +38,7 @@ RANKS = {
     "traces": 5,
     "events": 5,
     "replay": 6,
+    "patience": 7,
     "evaluate": 7,
     "strategies": 8,
     "pools": 8,

@@ -140,7 +140,7 @@ def trial_note(record: TrialRecord, log: str = "") -> str:
     reason, kind, detail = found
     parts = [head, f"**{reason}**: {kind}."]
     parts += ["```\n" + detail.replace("```", "'''") + "\n```"] if detail else []
-    parts += [f"What to do: {advice(reason)}", f"Log: `{log}`" if log else ""]
+    parts += [f"What to do: {advice(reason, [detail])}", f"Log: `{log}`" if log else ""]
     return "\n\n".join(part for part in parts if part)
 
 

@@ -19,6 +19,7 @@ from tuner.config import Json
 from tuner.engines import Engine, Launcher
 from tuner.errors import ConfigRejected, EngineFault, MeasurementInvalid
 from tuner.job import Job
+from tuner.patience import Patience
 from tuner.records import (
     Cost,
     Faulted,
@@ -138,13 +139,13 @@ async def _measurement(
 @contextlib.asynccontextmanager
 async def _launched(job: Job, launcher: Launcher, log: str) -> AsyncIterator[Engine]:
     """Launch with the start deadline, which does not hold for the body."""
-    limit_s = job.deadlines.start_s
     async with contextlib.AsyncExitStack() as stack:
+        patience = Patience(job.deadlines, Path(log))
         try:
-            async with asyncio.timeout(limit_s):
+            async with patience.while_it_works():
                 engine = await stack.enter_async_context(launcher.launch(job.config, log))
         except TimeoutError:
-            raise EngineFault("launch_timeout", f"no token within {limit_s:g} s") from None
+            raise EngineFault("launch_timeout", patience.spent()) from None
         yield engine
 
 

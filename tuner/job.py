@@ -70,11 +70,16 @@ class Workload:
         return int(totals.max(initial=0))
 
 
+#: An engine that is still at work at its start deadline may take this many times as long.
+START_STRETCH = 2.0
+
+
 @dataclass(frozen=True, slots=True)
 class Deadlines:
     """Seconds after which we stop waiting. Each ends with a reason of its own."""
 
-    #: From the launch of an engine to its first token: ``launch_timeout``.
+    #: From the launch of an engine to its first token: ``launch_timeout``. Put off while the
+    #: engine's log grows (it compiles, tunes kernels, loads), up to ``start_at_most_s``.
     start_s: float = 900.0
     #: One request, from sending to its last token: the request counts as failed.
     request_s: float = 600.0
@@ -82,6 +87,11 @@ class Deadlines:
     replay_s: float = 3600.0
     #: No token from any request for this long while some are open: ``stalled``.
     stall_s: float = 120.0
+
+    @property
+    def start_at_most_s(self) -> float:
+        """Longest start of an engine that never stops to show progress."""
+        return self.start_s * START_STRETCH
 
     def to_json(self) -> dict[str, float]:
         """Return a plain mapping."""

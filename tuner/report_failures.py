@@ -52,20 +52,29 @@ def why(record: TrialRecord) -> tuple[str, str, str] | None:
             return None
 
 
-def advice(reason: str) -> str:
-    """Return what to do about a reason."""
-    return _NOTHING_BROKE.get(reason) or remedy(reason)
+def advice(reason: str, details: Sequence[str] = ()) -> str:
+    """Return what to do about a reason, by the numbers in its details."""
+    return _NOTHING_BROKE.get(reason) or remedy(reason, details)
 
 
 def failures(records: Sequence[TrialRecord]) -> list[Failure]:
-    """Group trials without a usable result by reason, the most frequent first."""
+    """Group trials without a usable result by reason, the most frequent first.
+
+    The advice is that of all their details together.
+    """
     groups: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for record in records:
         if (found := why(record)) is not None:
             reason, kind, detail = found
             groups.setdefault((reason, kind), []).append((record.number, detail))
     out = [
-        Failure(reason, kind, tuple(n for n, _ in trials), trials[0][1], advice(reason))
+        Failure(
+            reason,
+            kind,
+            tuple(n for n, _ in trials),
+            trials[0][1],
+            advice(reason, [detail for _, detail in trials]),
+        )
         for (reason, kind), trials in groups.items()
     ]
     return sorted(out, key=lambda failure: (-len(failure.trials), failure.reason))

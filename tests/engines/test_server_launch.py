@@ -19,7 +19,7 @@ from tuner.config import EngineConfig
 from tuner.engines.http_loop import PreciseLoop
 from tuner.engines.server import ServerLauncher
 from tuner.engines.server_engine import ServerEngine
-from tuner.engines.server_port import FIRST, PER_SLOT, listens, reserved
+from tuner.engines.server_port import API_PORTS, FIRST, PER_SLOT, inner_ports, listens, reserved
 from tuner.engines.server_process import serve_command
 from tuner.errors import ConfigRejected, EngineFault
 from tuner.job import Deadlines
@@ -228,3 +228,26 @@ def test_a_command_that_is_not_there_is_said(tmp_path: Path) -> None:
     with asyncio.Runner(loop_factory=PreciseLoop) as runner, pytest.raises(EngineFault) as caught:
         runner.run(main())
     assert caught.value.reason == "no_command"
+
+
+def test_ports_inside_of_engines_are_disjoint_by_slot_and_from_the_api_servers() -> None:
+    config = EngineConfig("m")
+    inner = [int(inner_ports(str(slot), config)["VLLM_PORT"]) for slot in range(3)]
+    assert inner == [FIRST + slot * PER_SLOT + API_PORTS for slot in range(3)]
+    with reserved(slot=1) as port:
+        assert port < inner[1]
+    assert inner_ports(None, config) == {}
+    assert inner_ports("1", EngineConfig("m", {"data_parallel_size": 2})) == {}
+
+
+def test_a_slot_tells_its_server_where_to_look_for_ports(
+    vllm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNER_SLOT", "2")
+    monkeypatch.setenv("VLLM_PORT", "5000")
+
+    async def use(engine: ServerEngine) -> str:
+        assert engine.process is not None
+        return engine.process.family()[0].environ()["VLLM_PORT"]
+
+    assert launched(vllm, Script(), use) == str(FIRST + 2 * PER_SLOT + API_PORTS)

@@ -24,7 +24,7 @@ from tuner.engines.http_client import HttpClient
 from tuner.engines.http_stream import Answer
 from tuner.engines.http_wire import Dialect, Target, Writer
 from tuner.engines.server_engine import ServerEngine
-from tuner.engines.server_port import HOST, listens, reserved
+from tuner.engines.server_port import HOST, SLOT_VARIABLE, inner_ports, listens, reserved
 from tuner.engines.server_process import ServerProcess, serve_command
 from tuner.engines.vllm_facts import start_phases
 from tuner.errors import EngineFault
@@ -104,7 +104,8 @@ def _environment(config: EngineConfig) -> dict[str, str]:
     """Return this process's environment with the configuration's and our own on top."""
     inherited = dict(os.environ)
     inherited.pop("VLLM_PORT", None)  # engines that start together would all try this one first
-    return {**inherited, **config.env, "VLLM_SERVER_DEV_MODE": "1"}
+    ports = inner_ports(os.environ.get(SLOT_VARIABLE), config)
+    return {**inherited, **ports, **config.env, "VLLM_SERVER_DEV_MODE": "1"}
 
 
 async def _unless_ended(

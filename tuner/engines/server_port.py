@@ -9,12 +9,15 @@ from collections.abc import Iterator
 
 import psutil
 
+from tuner.config import EngineConfig
 from tuner.errors import EngineFault
 
 HOST = "127.0.0.1"
 #: Below the ports that Linux gives to outgoing connections (from 32768).
 FIRST = 21_000
+#: The first half is for API servers, the second for what vLLM opens inside of an engine.
 PER_SLOT = 100
+API_PORTS = PER_SLOT // 2
 #: Which slot this process serves; set by the pools.
 SLOT_VARIABLE = "TUNER_SLOT"
 
@@ -29,9 +32,25 @@ def reserved(slot: int | None = None) -> Iterator[int]:
     """
     if slot is None:
         slot = int(os.environ.get(SLOT_VARIABLE, "0") or 0)
-    first = FIRST + slot * PER_SLOT % (32_768 - FIRST - PER_SLOT)
+    first = _first(slot)
     with socket.socket() as holder:
-        yield _bound(holder, range(first, first + PER_SLOT))
+        yield _bound(holder, range(first, first + API_PORTS))
+
+
+def inner_ports(slot: str | None, config: EngineConfig) -> dict[str, str]:
+    """Return the variables that keep the ports inside of an engine in its slot's own range.
+
+    Without them engines that start together may choose the same free port and one of them dies.
+    Empty outside of a pool, and for several replicas: there vLLM asks for many ports at once, which
+    older versions look for beginning with one and the same.
+    """
+    if not slot or int(config.args.get("data_parallel_size") or 1) > 1:
+        return {}
+    return {"VLLM_PORT": str(_first(int(slot)) + API_PORTS)}
+
+
+def _first(slot: int) -> int:
+    return FIRST + slot * PER_SLOT % (32_768 - FIRST - PER_SLOT)
 
 
 def _bound(holder: socket.socket, ports: range) -> int:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tuner.config import EngineConfig, Json
 from tuner.engines import Completion, vllm_args
 from tuner.engines.live import client, plugin
+from tuner.engines.server_port import SLOT_VARIABLE, inner_ports
 from tuner.engines.vllm_env import METHOD, base_env, choose_start_method, fit_threads
 from tuner.engines.vllm_errors import death, message_of, refusal, start_failure
 from tuner.engines.vllm_facts import facts_of, start_phases
@@ -51,6 +52,7 @@ class VllmLauncher:
         began = time.monotonic()
         since = os.path.getsize(log) if os.path.exists(log) else 0
         with output_to(log), environment_kept():
+            os.environ.update(inner_ports(os.environ.get(SLOT_VARIABLE), config))
             children = Descendants()
             try:
                 start = await _in_thread(lambda: _import_and_build(config), children)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tuner.engines.evidence import stage_in, with_stage
 from tuner.errors import ConfigRejected, EngineFault
 
 #: Bytes of a log's end that are read for evidence; an engine that dies says why at the end.
@@ -21,12 +22,13 @@ _TAIL_LINES = 30
 _REJECTED = "rejected"
 _FAULT = "fault"
 _TABLE: tuple[tuple[str, str, str], ...] = (
-    (_FAULT, "gpu_busy", r"Free memory on device .*less than desired"),
+    # Who holds the memory besides us may let go of it: weather.
+    (_FAULT, "gpu_busy", r"Free memory on device .*less than (desired|the engine's budget)"),
     (_FAULT, "port_taken", r"Address already in use|EADDRINUSE"),
     # On the CPU the engine shares its memory with the system, always: not a passing state.
     (_REJECTED, "out_of_memory", r"Available memory on node .*(less than desired|less than requ)"),
     (_REJECTED, "out_of_memory", r"No available memory for the cache blocks"),
-    (_REJECTED, "out_of_memory", r"To serve at least one request with the model.s max seq len"),
+    (_REJECTED, "out_of_memory", r"To serve at least one request with the models?.s max seq len"),
     (_REJECTED, "out_of_memory", r"larger than the maximum number of tokens that can be stored"),
     (_REJECTED, "out_of_memory", r"(CUDA|HIP|XPU) out of memory|CUDA error: out of memory"),
     (_REJECTED, "out_of_memory", r"OutOfMemoryError|can't allocate memory|Cannot allocate memory"),
@@ -35,7 +37,10 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
     (_REJECTED, "model_not_found", r"does not appear to have a file named|couldn't find them in"),
     (_REJECTED, "model_not_found", r"Can't load the configuration of|Repo id must"),
     (_REJECTED, "unsupported_by_hardware", r"No common block size|multiples? of 32"),
-    (_REJECTED, "unsupported_by_hardware", r"[Cc]ompute capability|No valid .*backend"),
+    (_REJECTED, "unsupported_by_hardware", r"[Cc]ompute capability|Minimum capability"),
+    (_REJECTED, "unsupported_by_hardware", r"No valid .*backend|Invalid attention backend for"),
+    (_REJECTED, "unsupported_by_hardware", r"Selected backend .*is not valid for this config"),
+    (_REJECTED, "unsupported_by_hardware", r"quantization is currently not supported in"),
     (
         _REJECTED,
         "unsupported_by_hardware",
@@ -46,7 +51,11 @@ _TABLE: tuple[tuple[str, str, str], ...] = (
         "unsupported_by_hardware",
         r"World size .*larger than .*available|enough allowed NUMA",
     ),
-    (_REJECTED, "unsupported_by_hardware", r"only (available|supported) on (CUDA|ROCm|CPU|GPU)"),
+    (
+        _REJECTED,
+        "unsupported_by_hardware",
+        r"only (available|supported) on (CUDA|ROCm|CPU|GPU|Hopper)",
+    ),
     (_REJECTED, "unsupported_by_hardware", r"not supported for the current platform"),
 )
 # Exceptions that a configuration is refused with when vLLM builds it, before anything starts.
@@ -87,7 +96,7 @@ def start_failure(
     detail = root_cause(text) or message_of(error)
     known = _classified(detail)
     if known is not None:
-        return known
+        return _staged(known, stage_in(text.partition(detail.split("\n", 1)[0])[0]))
     if not root_cause(text):
         detail = f"{detail}\n{last_lines(text)}".strip()
     return EngineFault("unknown", detail)
@@ -102,8 +111,15 @@ def death(error: BaseException, log: str | Path, since: int = 0) -> ConfigReject
     detail = root_cause(text) or f"{message_of(error)}\n{last_lines(text)}".strip()
     known = _classified(detail)
     if isinstance(known, ConfigRejected) and known.reason == "out_of_memory":
-        return known
+        return _staged(known, "replay")
     return EngineFault("engine_died", detail)
+
+
+def _staged(known: ConfigRejected | EngineFault, stage: str) -> ConfigRejected | EngineFault:
+    """Return a memory failure with the stage at which it came; any other one as it is."""
+    if known.reason != "out_of_memory":
+        return known
+    return type(known)(known.reason, with_stage(known.detail, stage), known.hint)
 
 
 def message_of(error: BaseException) -> str:

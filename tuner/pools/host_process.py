@@ -48,7 +48,7 @@ class Limits:
 
     def engine_start_s(self, deadlines: Deadlines) -> float:
         """Longest start of an engine."""
-        return deadlines.start_s + self.slack_s
+        return deadlines.start_at_most_s + self.slack_s
 
     def job_s(self, job: Job) -> float:
         """Longest job on a host that is ready: engine, warm-up, every replay at its deadline."""
