@@ -132,24 +132,37 @@ def front(folder: Results, as_json: AsJson = False) -> None:
 
 @app.command()
 def export(
-    folder: Results,
+    folder: Annotated[
+        Path,
+        typer.Argument(help="A results folder; with --check also a preset.", show_default=False),
+    ],
     preset: Annotated[str | None, typer.Option(help="Only this preset.")] = None,
     kind: Annotated[
-        str, typer.Option("--format", help="vllm, shell, compose or kubernetes.")
+        str,
+        typer.Option(
+            "--format",
+            help="vllm, shell, compose, kubernetes, kserve, production-stack or ray-serve.",
+        ),
     ] = "vllm",
+    profile: Annotated[
+        str, typer.Option(help="local: one GPU of a workstation; production: a node of 8 GPUs.")
+    ] = "local",
+    check: Annotated[
+        bool, typer.Option("--check", help="Say whether presets still hold here; write nothing.")
+    ] = False,
     to: Annotated[Path | None, typer.Option("--to", help="Folder to write to.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write presets in the format of a tool; `vllm` files are parsed back by vLLM itself."""
-    from tuner.finish import export_presets
+    from tuner.cli_export import check_command, export_command
+    from tuner.finish import Export
 
     with errors_as_exit_codes():
-        paths = export_presets(folder, preset, kind, to)
-        if as_json:
-            print_json({"written": [str(path) for path in paths]})
+        if check:
+            code = check_command(folder, preset, as_json)
         else:
-            for path in paths:
-                out.print(str(path), soft_wrap=True)
+            code = export_command(folder, Export(preset, kind, profile, to), as_json)
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from tuner.presets import Preset, Provenance
 from tuner.records import TrialRecord
 from tuner.report import verdict_note, write_report
 from tuner.results import StudyResults, load_results, open_store
+from tuner.validity import Checked, Here, check, here, presets_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +57,60 @@ def write_all(folder: Path, command: str) -> Taken:
     return Taken(front, written, _report(results, presets, provenance))
 
 
-def export_presets(folder: Path, name: str | None, kind: str, to: Path | None) -> list[Path]:
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What to write: one preset (None: all), in which format, for which machine, where."""
+
+    preset: str | None = None
+    kind: str = "vllm"
+    profile: str = "local"
+    to: Path | None = None
+
+
+def export_presets(folder: Path, wanted: Export) -> list[Path]:
     """Write one or all presets of a study's folder in a format; return the files.
 
-    Raises StudyError for a name or format that there is not.
+    Raises StudyError for a name, format or profile that there is not.
     """
     results = load_results(folder)
     provenance = results.provenance(date=_now())
     presets = results.presets(provenance)
-    _known("--format", kind, list(exports.EXPORTERS))
-    if name is not None:
-        _known("--preset", name, [preset.name for preset in presets])
-        presets = [preset for preset in presets if preset.name == name]
+    _known("--format", wanted.kind, list(exports.EXPORTERS))
+    _known("--profile", wanted.profile, list(exports.PROFILES))
+    if wanted.preset is not None:
+        _known("--preset", wanted.preset, [preset.name for preset in presets])
+        presets = [preset for preset in presets if preset.name == wanted.preset]
     if not presets:
         raise StudyError(Problem(str(folder), "", "the study has no front yet, so no presets."))
-    with _parser(provenance) if kind == "vllm" else contextlib.nullcontext() as parse:
-        return exports.write(presets, to or folder / "presets", parse, kind)
+    to, profile = wanted.to or folder / "presets", exports.PROFILES[wanted.profile]
+    with _parser(provenance) if wanted.kind == "vllm" else contextlib.nullcontext() as parse:
+        return exports.write(presets, to, parse, wanted.kind, profile)
+
+
+def check_presets(place: Path, name: str | None = None) -> list[Checked]:
+    """Hold the presets of a folder (or one preset's file) against this machine.
+
+    Raises StudyError where there are none. A ``vllm`` file beside a preset that the installed vLLM
+    reads to other values than were measured is a broken condition too.
+    """
+    files = presets_at(place)
+    if name is not None:
+        _known("--preset", name, [file.stem for file in files])
+        files = [file for file in files if file.stem == name]
+    at, checked = here(), []
+    with _installed_parser(at) as parse:
+        for file in files:
+            preset = Preset.from_json(json.loads(file.read_text(encoding="utf-8")))
+            found = check(preset, at)
+            exported = file.with_suffix(".yaml")
+            if parse is not None and exported.is_file():
+                found.broken.extend(exports.verify(exported, preset, parse))
+            checked.append(found)
+    return checked
+
+
+def _installed_parser(at: Here) -> contextlib.AbstractContextManager[Parse | None]:
+    return contextlib.nullcontext() if at.vllm is None else _parser(Provenance(""))
 
 
 def write_study_report(folder: Path) -> Path:

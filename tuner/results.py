@@ -90,6 +90,7 @@ class StudyResults:
             workload=str(facts.get("workload", "")),
             workload_digest=str(facts.get("workload_digest", "")),
             trace_digest=str(facts.get("trace_digest", "")),
+            model_digest=str(self.machine.get("model_digest", "")),
             versions=versions,
             hardware={**self.machine.get("hardware", {}), "device": facts.get("device")},
             command=command,

@@ -27,6 +27,7 @@ from tuner.study_arguments import argument_problems
 from tuner.study_sections import Budget
 from tuner.study_workload import workload_warnings
 from tuner.tune import Check, Loop, StopRequest
+from tuner.validity import model_digest
 
 if TYPE_CHECKING:
     from tuner.engines.vllm_check import Checker, Verdict
@@ -216,7 +217,11 @@ def make_store(
     url = spec.storage or sqlite_url(folder)
     definition = {**spec.definition(), **(more or {})}
     store = Store.open(url, name, spec.objectives, spec.constraints, definition)
-    here = {"hardware": machine.hardware(), "versions": machine.versions()}
+    here = {
+        "hardware": machine.hardware(),
+        "versions": machine.versions(),
+        "model_digest": model_digest(spec.base.model),
+    }
     store.study.set_user_attr("machine", here)
     store.reap()
     return store

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tuner import machine
 from tuner.config import Json, digest
+from tuner.errors import Problem, StudyError
 from tuner.presets import Preset
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
@@ -112,3 +113,20 @@ def sentence(conditions: Mapping[str, Json]) -> str:
         f"trace {conditions['trace_digest']}" if conditions.get("trace_digest") else "",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def presets_at(place: Path) -> list[Path]:
+    """Return the files that say what presets are: of a results or presets folder, or of one preset.
+
+    Raises StudyError where there are none.
+    """
+    if place.is_dir():
+        inner = place / "presets"
+        files = sorted((inner if inner.is_dir() else place).glob("*.json"))
+    else:
+        files = [place.with_suffix(".json")]
+    found = [file for file in files if file.is_file()]
+    if not found:
+        what = "holds no preset" if place.is_dir() else "has no .json file beside it"
+        raise StudyError(Problem(str(place), "", f"{what}: `tuner export` writes them."))
+    return found
