@@ -17,7 +17,7 @@ from optuna.storages import BaseStorage
 from tuner.errors import StoreError
 from tuner.objectives import Objective
 from tuner.records import TrialRecord
-from tuner.report_failures import advice, why
+from tuner.report_failures import advice, ran_otherwise, why
 from tuner.report_text import unit
 
 HOST = "127.0.0.1"
@@ -136,7 +136,8 @@ def trial_note(record: TrialRecord, log: str = "") -> str:
     head = f"**{record.config.label}**" if record.config.label else ""
     found = why(record)
     if found is None:
-        return head
+        replaced = [f"{n}: asked {asked}, ran {ran}" for n, asked, ran in ran_otherwise(record)]
+        return "\n\n".join(filter(None, [head, *replaced]))
     reason, kind, detail = found
     parts = [head, f"**{reason}**: {kind}."]
     parts += ["```\n" + detail.replace("```", "'''") + "\n```"] if detail else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -36,20 +37,23 @@ class Constraint:
         A metric that could not be had counts as missed by 1.
         """
         value = measurement.values.get(self.metric)
-        if value is None:
-            return 1.0
+        return 1.0 if value is None else self.excess(value)
+
+    def excess(self, value: float) -> float:
+        """Return how far a value misses the bound: <= 0 where it holds."""
         over = [] if self.upper is None else [value - self.upper]
         under = [] if self.lower is None else [self.lower - value]
         return max(over + under, default=0.0)
 
 
 def scores(measurement: Measurement, objectives: Sequence[Objective]) -> tuple[float, ...] | None:
-    """Return the objective values in order, None if any of them could not be had."""
-    found = [measurement.values.get(objective.metric) for objective in objectives]
-    complete = tuple(value for value in found if value is not None)
-    return complete if len(complete) == len(objectives) else None
+    """Return the objective values in order, None if any of them is absent or not finite."""
+    if missing(measurement, objectives):
+        return None
+    return tuple(measurement.values[objective.metric] for objective in objectives)
 
 
 def missing(measurement: Measurement, objectives: Sequence[Objective]) -> list[str]:
-    """Return the objectives' metrics that the measurement lacks."""
-    return [o.metric for o in objectives if o.metric not in measurement.values]
+    """Return the objectives' metrics of which the measurement has no finite value."""
+    values = measurement.values
+    return [o.metric for o in objectives if not math.isfinite(values.get(o.metric, math.nan))]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tuner.config import Json
+from tuner.engines.vllm_args import flat
 from tuner.records import Dominated, Faulted, Infeasible, Measured, TrialRecord
 from tuner.remedies import remedy
 
@@ -18,6 +20,7 @@ _NOTHING_BROKE = {
     "no_score": "check that the workload's measures give the objectives' metrics",
 }
 
+_PLAIN = (bool, int, float)
 KINDS = {
     Infeasible: "can never run here",
     Faulted: "broke; the configuration may be fine",
@@ -50,6 +53,25 @@ def why(record: TrialRecord) -> tuple[str, str, str] | None:
             return CONSTRAINT, "ran, but misses a constraint", missed
         case _:
             return None
+
+
+def ran_otherwise(record: TrialRecord) -> Iterator[tuple[str, Json, Json]]:
+    """Yield name, asked and ran of each argument that the engine silently replaced.
+
+    By vLLM's own account where it gives one, which covers nested arguments; else by comparing plain
+    values, for how an engine shows a nested one differs from how it is asked for.
+    """
+    if not isinstance(record.outcome, Measured):
+        return
+    facts = record.outcome.measurement.facts
+    told, effective = facts.get("changed") or {}, facts.get("effective") or {}
+    for name, asked in flat(record.config.args).items():
+        before, after = told.get(name) or (None, None)
+        plain = isinstance(asked, _PLAIN) and isinstance(effective.get(name), _PLAIN)
+        if name in told and before == asked:
+            yield name, asked, after
+        elif plain and effective[name] != asked:
+            yield name, asked, effective[name]
 
 
 def advice(reason: str, details: Sequence[str] = ()) -> str:
