@@ -13,10 +13,8 @@ its true activations (``solved_activation``), which hold for the others of that 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from tuner.config import Json
 from tuner.devices import GIB
 
 #: Share of the GPU by which a configuration may miss and still be tried.
@@ -43,7 +41,6 @@ class Demand:
     blocks: int | None = None
     #: What a calibration holds for: model, quantization, parallelism, device, compiled or not.
     key: str = ""
-    parts: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +109,11 @@ def at_once(kv_tokens: int, request_tokens: float, demand: Demand) -> int:
 def _explained(demand: Demand, activation: int, kv: int, needed: int) -> str:
     length = demand.max_model_len
     if not demand.total_bytes or demand.blocks is not None:
-        said = "num_gpu_blocks_override" if demand.blocks is not None else "the KV cache's space"
+        said = "num_gpu_blocks_override" if demand.blocks is not None else "VLLM_CPU_KVCACHE_SPACE"
         longest = kv // demand.kv_token_bytes // demand.block_size * demand.block_size
         return (
-            f"one request of {length} tokens needs {_gib(needed)} of KV cache, {said} is "
-            f"{_gib(kv)}: lower max_model_len to {longest} or raise that"
+            f"{said} gives KV cache for {longest} tokens, one request may have {length}: "
+            f"lower max_model_len to {longest}, or raise {said}"
         )
     have = _gib(demand.utilization * demand.total_bytes)
     sum_bytes = demand.weight_bytes + activation + needed

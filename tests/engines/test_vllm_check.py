@@ -75,6 +75,8 @@ def test_arguments_know_type_choices_default_and_flag(checker: Checker) -> None:
         ({"kv_cache_dtype": "off"}, "invalid_arguments", "Input should be 'auto'"),
         ({"gpu_memory_utilization": 1.5}, "invalid_arguments", "less than or equal to 1"),
         ({"max_model_len": 100_000}, "model_too_long", "User-specified max_model_len (100000)"),
+        # Builds a configuration, and dies in the worker.
+        ({"block_size": 8}, "unsupported_by_hardware", "No common block size for 8 (CPU_ATTN"),
     ],
 )
 def test_what_can_never_start_is_refused_in_vllm_s_words(

@@ -21,6 +21,7 @@ from typing import IO, Self
 
 from tuner.config import EngineConfig, Json
 from tuner.errors import ConfigRejected, EngineFault, Problem, StudyError
+from tuner.memory import Demand
 
 _END_S = 5.0
 _CHUNK = 65536
@@ -58,6 +59,11 @@ class Verdict:
     effective: Mapping[str, Json] = field(default_factory=dict)
     #: Dotted argument -> [asked, got] where vLLM silently took another value.
     changed: Mapping[str, list[Json]] = field(default_factory=dict)
+    #: Name of the attention backend that vLLM would choose.
+    attention: str = ""
+    #: What it asks of GPU memory; None where ``not_modelled`` says why.
+    demand: Demand | None = None
+    not_modelled: str = ""
 
 
 class Checker:
@@ -106,7 +112,9 @@ class Checker:
 
         10 ms each, after some seconds for the first.
         """
-        return Verdict(**self._ask("check", config=config.to_json(), also=list(also)))
+        answer = self._ask("check", config=config.to_json(), also=list(also))
+        asked = answer.pop("demand", None)
+        return Verdict(**answer, demand=Demand(**asked) if asked else None)
 
     def defaults(self, config: EngineConfig) -> Mapping[str, Json]:
         """Return what vLLM makes of all arguments that ``config`` leaves open, and of its own.

@@ -16,13 +16,16 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import yaml
 
 from tuner.config import EngineConfig, Json
-from tuner.engines import vllm_args
+from tuner.engines import vllm_args, vllm_attention, vllm_device, vllm_memory
 from tuner.engines.vllm_errors import refusal, unframed
 from tuner.engines.vllm_process import environment_kept
 from tuner.errors import ConfigRejected
+from tuner.memory_weights import NotModelled
 
 # vLLM on a machine without any device that it knows: nothing can be said there.
 _NO_DEVICE = "Failed to infer device type"
+# What vLLM refuses a configuration with; anything else is an accident of asking.
+_REASONS = (ValueError, NotImplementedError, AssertionError)
 
 
 def serve() -> None:
@@ -52,15 +55,35 @@ def _version() -> str:
 
 
 def _check(config: dict[str, Json], also: list[str]) -> dict[str, Json]:
-    wanted = EngineConfig(**config)
+    wanted, absent = EngineConfig(**config), vllm_device.problem()
+    if absent:
+        return {"ok": True, "reason": "unchecked", "detail": absent}
+    device = vllm_device.wanted()
+    if device is not None and wanted.gpus > device.gpus:
+        detail = f"needs {wanted.gpus} GPUs, the host has {device.gpus}"
+        return {"ok": False, "reason": "too_few_gpus", "detail": detail}
     with environment_kept():
         os.environ.update(wanted.env)
         try:
             args, vllm_config = vllm_args.built(wanted)
         except Exception as error:
             return _refused(error)
+        try:
+            backend = vllm_attention.settle(vllm_config)
+        except _REASONS as error:
+            return _refused(error)
+        except Exception as error:  # cannot say, which is no reason against it
+            backend = f"unknown: {type(error).__name__}: {error}"
     got = vllm_args.effective({**dict.fromkeys(also), **wanted.args}, args, vllm_config)
-    return {"ok": True, "effective": got, "changed": vllm_args.changed(wanted.args, got)}
+    answer = {"ok": True, "effective": got, "changed": vllm_args.changed(wanted.args, got)}
+    return answer | {"attention": backend} | _memory(vllm_config)
+
+
+def _memory(vllm_config: Any) -> dict[str, Json]:
+    try:
+        return {"demand": vllm_memory.demand(vllm_config)}
+    except NotModelled as error:
+        return {"not_modelled": str(error)}
 
 
 def _temperatures(values: dict[str, list[Json]], config: dict[str, Json]) -> dict[str, Json]:
