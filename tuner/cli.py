@@ -196,6 +196,33 @@ def dashboard(
 
 
 @app.command()
+def compare(
+    folder: Results,
+    a: Annotated[str, typer.Argument(help="A trial, a preset, its YAML file, or `defaults`.")],
+    b: Annotated[str, typer.Argument(help="What is held against A.")],
+    repeats: Annotated[int, typer.Option(help="Runs of each, in turns.", min=2)] = 4,
+    difference: Annotated[
+        float, typer.Option(help="The relative difference to be able to see.", min=0.001)
+    ] = 0.05,
+    engine: Annotated[
+        str | None, typer.Option(help="server, vllm or simulated; default: the study's.")
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Change one engine instead of starting it anew.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure two configurations in turns (ABBA) on the same requests; say which is better."""
+    from tuner.cli_compare import compare_command
+    from tuner.compare import Question
+
+    with errors_as_exit_codes():
+        question = Question(folder, (a, b), repeats, engine, live, difference)
+        code = compare_command(question, as_json)
+    raise typer.Exit(code)
+
+
+@app.command()
 def replay(
     workload: Annotated[Path, typer.Argument(help="A workload file.", show_default=False)],
     url: Annotated[str, typer.Option(help="The endpoint, as http://host:port.")],

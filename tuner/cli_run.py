@@ -12,6 +12,7 @@ from tuner.cli import INTERRUPTED, NO_FRONT, err, out, print_json
 from tuner.config import Json
 from tuner.events import Observer
 from tuner.finish import Taken, write_all
+from tuner.objectives import Objective
 from tuner.progress import Lines, LiveDisplay
 from tuner.records import Dominated, Faulted, Infeasible, Measured
 from tuner.remedies import remedy
@@ -20,7 +21,7 @@ from tuner.report_text import seconds
 from tuner.results import StudyResults, load_results
 from tuner.runner import Surroundings, run_study
 from tuner.signals import interruptible
-from tuner.study import StudySpec, load_study
+from tuner.study import load_study
 from tuner.tune import StopRequest, failures
 
 
@@ -32,7 +33,7 @@ def run_command(
     folder = out_dir or Path("results") / spec.name
     console = err if as_json else out
     stop = StopRequest()
-    with _watching(spec, as_json) as observer:
+    with watching(spec.objectives, as_json) as observer:
         around = Surroundings(folder, [observer], stop)
         with interruptible(stop, console.print):
             run_study(spec, around)
@@ -50,14 +51,14 @@ def run_command(
 
 
 @contextlib.contextmanager
-def _watching(spec: StudySpec, as_json: bool) -> Iterator[Observer]:
+def watching(objectives: Sequence[Objective], as_json: bool) -> Iterator[Observer]:
     """Give a live display on a terminal, plain lines elsewhere (to stderr beside JSON)."""
     console = err if as_json else out
     if console.is_terminal:
-        with LiveDisplay(console, spec.objectives) as display:
+        with LiveDisplay(console, objectives) as display:
             yield display
     else:
-        yield Lines(console, spec.objectives)
+        yield Lines(console, objectives)
 
 
 def summary(results: StudyResults, taken: Taken) -> dict[str, Json]:
@@ -96,9 +97,9 @@ def _tell(results: StudyResults, taken: Taken) -> None:
     shares = ", ".join(f"{kind} {seconds(s)}" for kind, s in spent.items() if s)
     out.print(f"trials    {counted}; {told['starts']} engine starts; {shares}")
     for path in taken.presets:
-        out.print(f"preset    {_short(path)}", soft_wrap=True)
-    out.print(f"report    {_short(taken.report)}", soft_wrap=True)
-    out.print(f"dashboard tuner dashboard {_short(results.folder)}", soft_wrap=True)
+        out.print(f"preset    {short(path)}", soft_wrap=True)
+    out.print(f"report    {short(taken.report)}", soft_wrap=True)
+    out.print(f"dashboard tuner dashboard {short(results.folder)}", soft_wrap=True)
 
 
 def verdicts(results: StudyResults) -> list[str]:
@@ -120,6 +121,7 @@ def _tell_failures(results: StudyResults) -> None:
         out.print(f"{n} x {reason}: {remedy(reason)}", style="yellow", soft_wrap=True)
 
 
-def _short(path: Path) -> str:
+def short(path: Path) -> str:
+    """Return a path as people read it: relative where it lies below the working directory."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
