@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,10 @@ from tuner.records import (
     Outcome,
     TrialRecord,
 )
-from tuner.report import verdict_note, write_report
+from tuner.report import markdown, verdict_note, write_report
 from tuner.report_content import banners, mismatches, summary
 from tuner.report_failures import failures
-from tuner.report_figures import Shown, beyond, front_figure, hypervolume_shares
+from tuner.report_figures import Shown, beyond, front_figure
 from tuner.report_parallel import parallel_figure
 from tuner.report_table import front_rows, front_table
 from tuner.report_text import (
@@ -38,7 +39,8 @@ from tuner.report_text import (
     title,
     unit,
 )
-from tuner.report_verdict import decide, markdown
+from tuner.report_timeline import hypervolume_shares, placed, timeline_figure
+from tuner.report_verdict import decide
 from tuner.results import StudyResults
 
 UP = Objective("saturated.output_tokens_per_s", True)
@@ -137,6 +139,28 @@ def test_the_table_holds_members_against_the_default() -> None:
     assert "block_size" not in text
 
 
+def test_what_all_members_set_alike_stands_once_below_the_table() -> None:
+    sizes = list(range(1, 60))
+    both = [
+        trial(n, (1000.0 + n, 1.2 - n / 10), max_num_seqs=n, cudagraph_capture_sizes=sizes)
+        for n in (3, 5)
+    ]
+    text = shown(both, [BASE])
+    assert text.count("cudagraph_capture_sizes") == 1
+    assert "The same in all but the baselines: " in text
+
+
+def test_confirmed_means_stand_with_half_their_interval() -> None:
+    out = io.StringIO()
+    bounds = {5: {UP.metric: (1950.0, 2050.0), DOWN.metric: (2.3, 2.5)}}
+    Console(file=out, width=140).print(front_table(FRONT, [UP, DOWN], [BASE], (), bounds))
+    assert "± 50.0 tok/s" in out.getvalue()
+    assert "± 100 ms" in out.getvalue()
+    row = front_rows(FRONT, [UP, DOWN], [BASE], (), bounds)[1]
+    assert (row["paced.e2e.p99.low_ms"], row["paced.e2e.p99.high_ms"]) == (2300.0, 2500.0)
+    assert row["saturated.output_tokens_per_s.low"] == 1950.0
+
+
 def test_the_table_says_when_there_is_no_default() -> None:
     assert "not measured" in shown(FRONT, [])
     assert "vllm serve defaults" in shown([BASE], [BASE])
@@ -222,7 +246,7 @@ def test_how_sure_it_is_comes_from_how_it_was_measured() -> None:
     assert "measured 3 more times" in " ".join(sure)
     twice = [trial(1, (1200.0, 0.8)), trial(2, (1000.0, 0.8))]
     assert "differ by up to 20.0 %" in " ".join(verdict_of(twice).sure)
-    assert "vllm serve --config presets/" in markdown(verdict_of(FRONT))
+    assert "tuner run" in single
 
 
 def test_failures_are_grouped_with_what_to_do() -> None:
@@ -301,6 +325,48 @@ def test_the_verdict_is_there_as_a_note(tmp_path: Path) -> None:
     note = verdict_note(results, results.presets(results.provenance()))
     assert note.startswith("## ")
     assert "Not confirmed" in note
+    assert "`vllm serve --config presets/" in note
+
+
+def test_the_markdown_holds_verdict_table_settings_and_conditions(tmp_path: Path) -> None:
+    results = study([*FRONT, BASE], tmp_path)
+    provenance = Provenance("s", versions={"vllm": "0.32.0"})
+    text = markdown(results, results.presets(provenance), provenance)
+    assert text.startswith("## ")
+    assert "| 5 | max-throughput" in text
+    assert "`enable_prefix_caching=off`" in text
+    assert "```yaml" in text
+    assert "| vllm | `0.32.0` |" in text
+
+
+def spent(number: int, span_s: tuple[float, float] | None, cost: Cost) -> TrialRecord:
+    return replace(trial(number, (1.0, 1.0)), span_s=span_s, cost=cost)
+
+
+def test_the_timeline_tells_slots_apart_by_overlap_and_cuts_pauses_out() -> None:
+    cost = Cost(start_s=4.0, replay_s=6.0)
+    records = [
+        spent(0, (1000.0, 1010.0), cost),
+        spent(1, (1001.0, 1011.0), cost),
+        spent(2, (1010.0, 1020.0), cost),
+        spent(3, (90000.0, 90010.0), cost),
+    ]
+    found = placed(records, [])
+    assert [(p.record.number, p.slot, p.began_s) for p in found] == [
+        (0, 0, 0.0), (1, 1, 1.0), (2, 0, 10.0), (3, 0, 20.0),
+    ]  # fmt: skip
+    figure = timeline_figure(found)
+    replay = next(t for t in figure["data"] if t["name"] == "replay")
+    assert [b * 60 for b in replay["base"]] == pytest.approx([4.0, 5.0, 14.0, 24.0])
+
+
+def test_virtual_time_is_laid_out_by_what_trials_cost() -> None:
+    records = [spent(n, (5.0, 5.1), Cost(replay_s=60.0)) for n in range(2)]
+    repeat = replace(spent(0, (6.0, 6.1), Cost(replay_s=30.0)), point={"member": 1, "repeat": 0})
+    found = placed(records, [repeat])
+    assert [(p.words, p.began_s) for p in found] == [
+        ("trial 0", 0.0), ("trial 1", 60.0), ("repeat of trial 1", 120.0),
+    ]  # fmt: skip
 
 
 def written(records: list[TrialRecord], folder: Path) -> str:

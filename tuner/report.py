@@ -8,16 +8,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from tuner import report_content as content
 from tuner.config import Json
 from tuner.presets import Preset, Provenance, default_baseline
+from tuner.report_agreement import agreement_text, agreements
+from tuner.report_extras import Extras, gather
 from tuner.report_failures import failures
-from tuner.report_figures import Shown, beyond, front_figure, hypervolume_figure, time_figure
+from tuner.report_figures import Figure, Shown, beyond, front_figure
+from tuner.report_markdown import conditions, front_text, settings_block, verdict_lines
 from tuner.report_parallel import parallel_figure
+from tuner.report_table import in_common
 from tuner.report_text import title
-from tuner.report_verdict import decide, markdown
+from tuner.report_timeline import (
+    hypervolume_figure,
+    idle_text,
+    placed,
+    time_split,
+    timeline_figure,
+)
+from tuner.report_verdict import Verdict, decide
 from tuner.results import StudyResults
 
 
@@ -32,55 +43,92 @@ def write_report(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    text = environment.get_template("report.html.j2").render(_context(results, presets, provenance))
+    environment.filters["codes"] = _codes
+    context = _context(results, presets, provenance)
+    text = str(environment.get_template("report.html.j2").render(context))
     draft = path.with_name(f".{path.name}.draft")
     draft.write_text(text, encoding="utf-8")
     os.replace(draft, path)
     return path
 
 
+def verdict_of(results: StudyResults, presets: Sequence[Preset]) -> Verdict:
+    """Return what a study's results say to do."""
+    default = default_baseline(results.settled)
+    return decide(presets, results.objectives, default, results.settled, results.proof)
+
+
 def verdict_note(results: StudyResults, presets: Sequence[Preset]) -> str:
-    """Return the verdict in Markdown, for the dashboard's note or a pull request."""
-    default = default_baseline(results.records)
-    return markdown(decide(presets, results.objectives, default, results.records))
+    """Return the verdict in Markdown, for the dashboard's note."""
+    return "\n\n".join(verdict_lines(verdict_of(results, presets)))
+
+
+def markdown(results: StudyResults, presets: Sequence[Preset], provenance: Provenance) -> str:
+    """Return the report for a pull request: verdict, front, settings, conditions."""
+    shown, default = _shown(results, presets), default_baseline(results.settled)
+    verdict = verdict_of(results, presets)
+    rows = content.front_rows(shown, default) if shown.measured else []
+    caption = content.front_caption(shown, default) if rows else ""
+    model = results.records[0].config.model if results.records else ""
+    parts = [
+        *(f"> {banner}" for banner in content.banners(provenance, results.records)),
+        *verdict_lines(verdict),
+        *front_text(rows, _heads(results), caption),
+        *settings_block(verdict.preset if verdict.launch else None),
+        conditions(content.origin(provenance, model)),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _heads(results: StudyResults) -> list[tuple[str, str]]:
+    return [(title(o.metric), "↑" if o.maximize else "↓") for o in results.objectives]
+
+
+def _shown(results: StudyResults, presets: Sequence[Preset]) -> Shown:
+    return Shown(
+        results.settled, results.deployable, results.objectives, presets, results.intervals
+    )
 
 
 def _context(
     results: StudyResults, presets: Sequence[Preset], provenance: Provenance
 ) -> dict[str, Json]:
-    records = sorted(results.records, key=lambda record: record.number)
-    shown = Shown(records, results.front, results.objectives, presets)
-    default = default_baseline(records)
-    verdict = decide(presets, results.objectives, default, records)
-    by_trial = {record.number: record for record in records}
+    shown, default = _shown(results, presets), default_baseline(results.settled)
+    raw = Shown(
+        sorted(results.records, key=lambda r: r.number),
+        results.front,
+        results.objectives,
+        presets,
+    )
+    verdict = verdict_of(results, presets)
     recommended = verdict.preset or (presets[0] if presets else None)
-    model = records[0].config.model if records else ""
+    model = raw.records[0].config.model if raw.records else ""
+    common = in_common(raw.measured, None) if default is None else {}
+    agreed = agreements(results.confirmed, raw.records, results.objectives, presets)
+    extras = gather(results, shown, verdict)
     return {
         "study": results.name,
         "subtitle": _subtitle(provenance, model),
-        "banners": content.banners(provenance, records),
+        "banners": content.banners(provenance, raw.records),
         "verdict": verdict,
-        "cards": [
-            (preset, content.scores(by_trial[preset.trial], results.objectives, default))
-            for preset in presets
-        ],
-        "objectives": [(title(o.metric), "↑" if o.maximize else "↓") for o in results.objectives],
-        "default": default,
-        "common": content.front_common(shown, default),
+        "cards": content.cards(presets, shown, default),
+        "objectives": _heads(results),
+        "caption": content.front_caption(shown, default) if shown.measured else "",
         "front": content.front_rows(shown, default) if shown.measured else [],
-        "summary": content.summary(records),
-        "times": content.time_split(records),
-        "failures": failures(records),
-        "mismatches": content.mismatches(records),
-        "warnings": content.warnings(records),
+        "agreements": agreed,
+        "agreement": agreement_text(agreed, results.objectives),
+        "extras": extras,
+        "summary": content.summary(raw.records),
+        "times": time_split(raw.records),
+        "idle": idle_text(placed(raw.records, results.repeats)),
+        "failures": failures(raw.records),
+        "mismatches": content.mismatches(raw.records),
+        "warnings": content.warnings(raw.records),
         "workload": content.workload_facts(recommended) if recommended else [],
-        "trials": [
-            content.row(record, shown, default, content.common_settings(records, default))
-            for record in records
-        ],
+        "trials": [content.row(record, raw, default, common) for record in raw.records],
         "origin": content.origin(provenance, model),
         "beyond": beyond(shown) if shown.measured else 0,
-        "figures": _figures(shown),
+        "figures": _figures(shown, raw, results, extras),
         "plotly": _plotly(),
     }
 
@@ -104,15 +152,30 @@ def _subtitle(provenance: Provenance, model: str) -> str:
     return " · ".join(str(part) for part in parts if part)
 
 
-def _figures(shown: Shown) -> dict[str, Markup]:
+def _figures(shown: Shown, raw: Shown, results: StudyResults, extras: Extras) -> dict[str, Markup]:
     if not shown.records:
         return {}
-    figures = {"times": time_figure(shown)}
+    trials = placed(raw.records, results.repeats)
+    figures: dict[str, Figure | None] = {"timeline": timeline_figure(trials) if trials else None}
     if shown.measured:
-        figures |= {"front": front_figure(shown), "hypervolume": hypervolume_figure(shown)}
-        parallel = parallel_figure(shown)
-        figures |= {"parallel": parallel} if parallel else {}
-    return {name: _script(figure) for name, figure in figures.items()}
+        figures |= {
+            "front": front_figure(shown),
+            "hypervolume": hypervolume_figure(raw),
+            "parallel": parallel_figure(raw),
+        }
+    figures |= extras.figures
+    return {name: _script(figure) for name, figure in figures.items() if figure is not None}
+
+
+def _codes(text: str) -> Markup:
+    """Markdown's backquotes as HTML; everything else is escaped."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return Markup(escape(text))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if at % 2 else escape(part)
+        for at, part in enumerate(parts)
+    )
 
 
 def _script(value: Json) -> Markup:

@@ -11,16 +11,14 @@ from tuner.config import Json
 from tuner.objectives import Objective
 from tuner.presets import Preset, Provenance, is_baseline, ratios
 from tuner.records import Dominated, Faulted, Infeasible, Measured, TrialRecord
-from tuner.report_figures import PHASES, Shown, names_of
-from tuner.report_table import ordered
+from tuner.report_figures import Shown, names_of
+from tuner.report_table import Intervals, caption_of, in_common, ordered, settings_of
 from tuner.report_text import (
     better,
     change,
-    differences,
+    half_width,
     quantity,
     seconds,
-    settings_text,
-    shared,
     title,
     value_text,
 )
@@ -30,13 +28,17 @@ _PLAIN = bool | int | float
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One score as shown; ``change`` is against the default, '' where there is none."""
+    """One score as shown; ``change`` is against the default, '' where there is none.
+
+    ``spread``: half the width of its interval, "± 12 ms"; '' for a single measurement.
+    """
 
     name: str
     text: str
     change: str = ""
     good: bool = False
     value: float = 0.0
+    spread: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,14 @@ class Row:
 
 
 def scores(
-    record: TrialRecord, objectives: Sequence[Objective], default: TrialRecord | None
+    record: TrialRecord,
+    objectives: Sequence[Objective],
+    default: TrialRecord | None,
+    intervals: Intervals | None = None,
 ) -> tuple[Score, ...]:
     """Return a trial's scores against the default's; empty where it has none."""
     gains = {} if record is default else ratios(record, default, objectives)
+    bounds = (intervals or {}).get(record.number, {})
     return tuple(
         Score(
             title(o.metric),
@@ -66,9 +72,28 @@ def scores(
             change(gains[o.metric]) if o.metric in gains else "",
             o.metric in gains and better(gains[o.metric], o),
             value,
+            half_width(bounds.get(o.metric), o.metric),
         )
         for o, value in zip(objectives, record.scores or (), strict=bool(record.scores))
     )
+
+
+def cards(
+    presets: Sequence[Preset], shown: Shown, default: TrialRecord | None
+) -> list[tuple[str, int, tuple[Score, ...]]]:
+    """Return the named members, one each, with all their names, trial and scores."""
+    names: dict[int, list[str]] = {}
+    for preset in presets:
+        names.setdefault(preset.trial, []).append(preset.name)
+    by_trial = {record.number: record for record in shown.records}
+    return [
+        (
+            ", ".join(those),
+            trial,
+            scores(by_trial[trial], shown.objectives, default, shown.intervals),
+        )
+        for trial, those in names.items()
+    ]
 
 
 def row(
@@ -79,8 +104,7 @@ def row(
 ) -> Row:
     """Return one trial as a table shows it, without the settings that are ``common`` to all."""
     members = {member.number for member in shown.front}
-    base = default.config if default else None
-    differing = {} if record is default else differences(record.config, base, common)
+    differing = settings_of(record, default, common or {})
     cost = record.cost
     outcome, reason = _outcome(record)
     kind = "member" if record.number in members else "baseline" if is_baseline(record) else "trial"
@@ -90,7 +114,7 @@ def row(
         kind,
         outcome,
         reason,
-        scores(record, shown.objectives, default),
+        scores(record, shown.objectives, default, shown.intervals),
         tuple((name, value_text(value)) for name, value in differing.items()),
         json.dumps(record.config.to_json(), indent=2, ensure_ascii=False),
         tuple(
@@ -116,31 +140,19 @@ def _outcome(record: TrialRecord) -> tuple[str, str]:
 def front_rows(shown: Shown, default: TrialRecord | None) -> list[Row]:
     """Return baselines, then members, best first in the first objective."""
     above, below = ordered(_fronting(shown), shown.objectives)
-    common = common_settings(_fronting(shown), default)
+    common = in_common([*above, *below], default)
     return [row(record, shown, default, common) for record in [*above, *below]]
 
 
-def front_common(shown: Shown, default: TrialRecord | None) -> str:
-    """Return in one line what is set alike in all of ``front_rows`` and therefore left out."""
-    common = common_settings(_fronting(shown), default)
-    return settings_text(common) if common else ""
-
-
-def common_settings(records: Sequence[TrialRecord], default: TrialRecord | None) -> dict[str, Json]:
-    """Return what is set alike in all records; nothing where a default says what is usual."""
-    return {} if default else shared([record.config for record in records])
+def front_caption(shown: Shown, default: TrialRecord | None) -> str:
+    """Return the lines below ``front_rows``: against what, what ± means, what all set alike."""
+    above, below = ordered(_fronting(shown), shown.objectives)
+    return caption_of(default, in_common([*above, *below], default), bool(shown.intervals))
 
 
 def _fronting(shown: Shown) -> list[TrialRecord]:
     baselines = [record for record in shown.measured if is_baseline(record)]
     return list({record.number: record for record in [*baselines, *shown.front]}.values())
-
-
-def time_split(records: Sequence[TrialRecord]) -> list[tuple[str, str, float]]:
-    """Return each phase's words, total duration and share of all trials' time."""
-    total = sum(record.cost.total_s for record in records) or 1.0
-    spent = {phase: sum(getattr(r.cost, phase) for r in records) for phase in PHASES}
-    return [(PHASES[p][0], seconds(s), s / total) for p, s in spent.items() if s > 0]
 
 
 def summary(records: Sequence[TrialRecord]) -> str:

@@ -6,23 +6,25 @@ A colour "@front" becomes the page's CSS variable ``--front``, light or dark as 
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from tuner import pareto
 from tuner.config import Json
 from tuner.objectives import Objective
 from tuner.presets import Interval, Preset, is_baseline
 from tuner.records import TrialRecord
-from tuner.report_text import axis, flat, quantity, title, unit, value_text
+from tuner.report_text import axis, flat, half_width, quantity, title, unit, value_text
 
 Figure = dict[str, Json]
 Trace = dict[str, Json]
 
 #: The picture leaves far-off trials out where they would make it so many times as large.
 _FOCUS_FROM = 1.3
+
+
+_OTHERS = {True: "other trials, measured once", False: "other trials"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class Shown:
     front: Sequence[TrialRecord]
     objectives: Sequence[Objective]
     presets: Sequence[Preset]
+    #: Bounds of confirmed means, by trial and metric.
+    intervals: Mapping[int, Mapping[str, Interval]] = field(default_factory=dict)
 
     @property
     def measured(self) -> list[TrialRecord]:
@@ -50,11 +54,17 @@ def layout(**more: Json) -> dict[str, Json]:
     }
 
 
-def hover(record: TrialRecord, objectives: Sequence[Objective], names: str = "") -> str:
-    """Return a trial's whole configuration as hover text."""
+def hover(
+    record: TrialRecord,
+    objectives: Sequence[Objective],
+    names: str = "",
+    bounds: Mapping[str, Interval] | None = None,
+) -> str:
+    """Return a trial's whole configuration as hover text, with the bounds of confirmed means."""
     head = f"<b>trial {record.number}{f': {names}' if names else ''}</b>"
+    spread = {metric: half_width(pair, metric) for metric, pair in (bounds or {}).items()}
     scores = [
-        f"{title(o.metric)}: <b>{quantity(s, o.metric)}</b>"
+        f"{title(o.metric)}: <b>{quantity(s, o.metric)}</b> {spread.get(o.metric, '')}".rstrip()
         for o, s in zip(objectives, record.scores or (), strict=True)
     ]
     settings = flat(record.config.args) | {f"${k}": v for k, v in record.config.env.items()}
@@ -73,10 +83,13 @@ def front_figure(shown: Shown) -> Figure:
     """Every measured trial by its first two objectives (or the trial number and the only one)."""
     members = {record.number for record in shown.front}
     plain = [r for r in shown.measured if r.number not in members and not is_baseline(r)]
-    good, missed = [r for r in plain if r.feasible], [r for r in plain if not r.feasible]
+    beaten = [r for r in plain if r.number in shown.intervals]
+    single = [r for r in plain if r.number not in shown.intervals]
+    good, missed = [r for r in single if r.feasible], [r for r in single if not r.feasible]
     line = sorted(shown.front, key=lambda r: r.scores or ())
     traces = [
-        _points(shown, good, "other trials", {"color": "@muted", "size": 7}),
+        _points(shown, good, _OTHERS[bool(shown.intervals)], {"color": "@muted", "size": 7}),
+        _points(shown, beaten, "confirmed, not on the front", {"color": "@soft", "size": 9}),
         _points(shown, missed, "misses a constraint", {"color": "@muted", "symbol": "x-thin-open"}),
         _points(
             shown, line, "front", {"color": "@front", "size": 11}, line=len(shown.objectives) > 1
@@ -106,7 +119,8 @@ def _points(
         "textposition": _positions(shown, records, "bottom" if name == "baselines" else "top"),
         "textfont": {"size": 11},
         "hovertext": [
-            hover(r, shown.objectives, label) for r, label in zip(records, named, strict=True)
+            hover(r, shown.objectives, label, shown.intervals.get(r.number))
+            for r, label in zip(records, named, strict=True)
         ],
         "hoverinfo": "text",
         "cliponaxis": False,
@@ -114,8 +128,9 @@ def _points(
     }
     if line:
         trace["line"] = {"color": "@front", "width": 2}
-        for letter, objective in zip("xy", shown.objectives, strict=False):
-            trace[f"error_{letter}"] = _errors(shown, records, objective)
+    letters = "xy" if len(shown.objectives) > 1 else "y"
+    for letter, objective in zip(letters, shown.objectives, strict=False):
+        trace[f"error_{letter}"] = _errors(shown, records, objective, marker["color"])
     return trace
 
 
@@ -139,10 +154,11 @@ def _coordinates(shown: Shown, records: Sequence[TrialRecord]) -> tuple[list[flo
     return [row[0] for row in rows], [row[1] for row in rows]
 
 
-def _errors(shown: Shown, records: Sequence[TrialRecord], objective: Objective) -> Json:
-    """Error bars from the presets' intervals; None hides them where there are none."""
-    by_trial = {p.trial: p.intervals.get(objective.metric) for p in shown.presets}
-    pairs: list[Interval | None] = [by_trial.get(record.number) for record in records]
+def _errors(
+    shown: Shown, records: Sequence[TrialRecord], objective: Objective, colour: str
+) -> Json:
+    """Error bars from confirmed intervals; hidden where there are none."""
+    pairs = [shown.intervals.get(r.number, {}).get(objective.metric) for r in records]
     if not any(pairs):
         return {"visible": False}
     index, scale = list(shown.objectives).index(objective), unit(objective.metric).scale
@@ -150,7 +166,9 @@ def _errors(shown: Shown, records: Sequence[TrialRecord], objective: Objective) 
     return {
         "type": "data",
         "symmetric": False,
-        "color": "@front",
+        "color": colour,
+        "thickness": 1.5,
+        "width": 5,
         "array": [(p[1] - s) * scale if p else 0 for p, s in zip(pairs, scores, strict=True)],
         "arrayminus": [(s - p[0]) * scale if p else 0 for p, s in zip(pairs, scores, strict=True)],
     }
@@ -199,92 +217,3 @@ def beyond(shown: Shown) -> int:
         if (frame := arranged[f"{name}axis"].get("range")) is not None:
             outside |= {i for i, v in enumerate(values) if not frame[0] <= v <= frame[1]}
     return len(outside)
-
-
-def hypervolume_figure(shown: Shown) -> Figure:
-    """How much of the final front's box was covered after each trial, over the engine's minutes."""
-    shares = hypervolume_shares(shown)
-    minutes, clock = [], 0.0
-    for record in shown.records:
-        clock += record.cost.total_s / 60
-        minutes.append(clock)
-    return {
-        "data": [
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "line": {"shape": "hv", "color": "@front", "width": 2},
-                "marker": {"size": 5, "color": "@front"},
-                "x": minutes,
-                "y": [share * 100 for share in shares],
-                "hovertext": [
-                    f"after trial {r.number}: {share:.0%}"
-                    for r, share in zip(shown.records, shares, strict=True)
-                ],
-                "hoverinfo": "text",
-            }
-        ],
-        "layout": layout(
-            height=320,
-            xaxis={"title": {"text": "time spent on trials, minutes"}, "rangemode": "tozero"},
-            yaxis={"title": {"text": "of the final front, %"}, "range": [0, 105]},
-            showlegend=False,
-        ),
-    }
-
-
-def hypervolume_shares(shown: Shown) -> list[float]:
-    """Return after each trial the hypervolume so far as a share of the final one.
-
-    The reference point lies as far beyond the final front's worst values as the front is wide (at
-    least a tenth of the value): what is far from the front counts nothing.
-    """
-    maximize = [objective.maximize for objective in shown.objectives]
-    feasible = [record for record in shown.records if record.feasible]
-    if not feasible:
-        return [0.0] * len(shown.records)
-    losses = pareto.oriented([r.scores or () for r in feasible], maximize)
-    ends = losses[pareto.non_dominated(losses)]
-    low, high = ends.min(axis=0), ends.max(axis=0)
-    reference = high + np.maximum(high - low, 0.1 * np.maximum(np.abs(high), 1e-9))
-    final = pareto.hypervolume(losses, list(reference))
-    shares, seen = [], 0
-    for record in shown.records:
-        seen += record.feasible
-        shares.append(pareto.hypervolume(losses[:seen], list(reference)) / final if seen else 0.0)
-    return shares
-
-
-#: Part of a trial's cost -> its words and colour.
-PHASES: dict[str, tuple[str, str]] = {
-    "start_s": ("engine start", "@start"),
-    "reconfigure_s": ("live reconfiguration", "@reconfigure"),
-    "replay_s": ("replay", "@front"),
-    "other_s": ("the rest", "@muted"),
-}
-
-
-def time_figure(shown: Shown) -> Figure:
-    """Where each trial's seconds went."""
-    numbers = [record.number for record in shown.records]
-    traces = [
-        {
-            "type": "bar",
-            "name": words,
-            "x": numbers,
-            "y": [getattr(record.cost, phase) for record in shown.records],
-            "marker": {"color": colour},
-            "hovertemplate": f"trial %{{x}}: {words} %{{y:.3~r}} s",
-        }
-        for phase, (words, colour) in PHASES.items()
-        if any(getattr(record.cost, phase) for record in shown.records)
-    ]
-    arranged = layout(
-        height=320,
-        barmode="stack",
-        showlegend=False,
-        bargap=0.15,
-        xaxis={"title": {"text": "trial"}},
-        yaxis={"title": {"text": "seconds"}, "automargin": True},
-    )
-    return {"data": traces, "layout": arranged}

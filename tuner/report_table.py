@@ -18,6 +18,7 @@ from tuner.report_text import (
     change,
     differences,
     flat,
+    half_width,
     quantity,
     settings_text,
     shared,
@@ -25,6 +26,9 @@ from tuner.report_text import (
     unit,
     value_text,
 )
+
+#: Bounds of confirmed means, by trial and metric, in base units.
+Intervals = Mapping[int, Mapping[str, tuple[float, float]]]
 
 
 def ordered(
@@ -43,17 +47,20 @@ def front_table(
     objectives: Sequence[Objective],
     baselines: Sequence[TrialRecord] = (),
     presets: Sequence[Preset] = (),
+    intervals: Intervals | None = None,
 ) -> Table:
     """Return the front as a table: scores with their ratio to the default, and what differs.
 
-    Baselines come first, marked where they are members themselves; ``presets`` give members names.
+    Baselines come first, marked where they are members themselves; ``presets`` give members names,
+    ``intervals`` confirmed means their spread. What all members set alike stands below.
     """
     default = default_baseline([*baselines, *front])
     members = {record.number for record in front}
     both = {r.number: r for r in [*baselines, *front]}
     above, below = ordered(list(both.values()), objectives)
-    common = {} if default else shared([record.config for record in both.values()])
-    table = Table(box=SIMPLE_HEAD, caption=_caption(default, common), caption_justify="left")
+    common = in_common([*above, *below], default)
+    caption = caption_of(default, common, bool(intervals))
+    table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
     table.add_column("trial", justify="right", no_wrap=True)
     table.add_column("name", no_wrap=True)
     for objective in objectives:
@@ -61,19 +68,58 @@ def front_table(
         table.add_column(textwrap.fill(head, 16), justify="right", min_width=11)
     table.add_column("set otherwise" if default else "settings", overflow="fold")
     for record in [*above, *below]:
-        settings = {} if record is default else _otherwise(record, default, common)
+        settings = settings_of(record, default, common)
+        lines = [f"{name} {value_text(value)}" for name, value in settings.items()]
         names = _names(record, members, presets)
-        table.add_row(*_cells(record, objectives, default, names), "\n".join(settings))
+        cells = _cells(record, objectives, default, (intervals or {}).get(record.number, {}))
+        table.add_row(str(record.number), "\n".join(names), *cells, "\n".join(lines))
         if above and record is above[-1]:
             table.add_section()
     return table
 
 
-def _caption(default: TrialRecord | None, common: Mapping[str, Json]) -> str:
-    if default is not None:
-        return f"Changes are against trial {default.number}, vLLM's defaults."
-    text = "vLLM's defaults were not measured: nothing to compare with."
-    return f"{text}\nThe same in all: {settings_text(common)}." if common else text
+def in_common(records: Sequence[TrialRecord], default: TrialRecord | None) -> dict[str, Json]:
+    """Return what rows need not repeat: what all members change alike against the default.
+
+    Without a default: what is set alike in all records. Of one record nothing is in common.
+    """
+    if default is None:
+        return shared([record.config for record in records])
+    changed = [
+        differences(record.config, default.config) for record in records if not is_baseline(record)
+    ]
+    if len(changed) < 2:
+        return {}
+    every = changed[1:]
+    return {n: v for n, v in changed[0].items() if all(n in e and e[n] == v for e in every)}
+
+
+def settings_of(
+    record: TrialRecord, default: TrialRecord | None, common: Mapping[str, Json]
+) -> dict[str, Json]:
+    """Return what a row shows of a configuration: how it differs, without what is in common."""
+    if record is default:
+        return {}
+    differing = differences(record.config, default.config if default else None)
+    if default is not None and is_baseline(record):
+        return differing
+    return {name: value for name, value in differing.items() if name not in common}
+
+
+def caption_of(
+    default: TrialRecord | None, common: Mapping[str, Json], confirmed: bool = False
+) -> str:
+    """Return the lines below a table of the front."""
+    if default is None:
+        lines = ["vLLM's defaults were not measured: nothing to compare with."]
+    else:
+        lines = [f"Changes are against trial {default.number}, vLLM's defaults."]
+    if confirmed:
+        lines.append("± is half of the 95 % interval of a mean over repeats.")
+    if common:
+        whose = "all but the baselines" if default else "all"
+        lines.append(f"The same in {whose}: {settings_text(common)}.")
+    return "\n".join(lines)
 
 
 def _names(record: TrialRecord, members: set[int], presets: Sequence[Preset]) -> list[str]:
@@ -88,24 +134,18 @@ def _cells(
     record: TrialRecord,
     objectives: Sequence[Objective],
     default: TrialRecord | None,
-    names: Sequence[str],
-) -> list[str | Text]:
+    bounds: Mapping[str, tuple[float, float]],
+) -> list[Text]:
     gains = {} if record is default else ratios(record, default, objectives)
-    scores: list[str | Text] = []
+    scores: list[Text] = []
     for objective, score in zip(objectives, record.scores or (), strict=True):
         cell = Text(quantity(score, objective.metric))
+        if objective.metric in bounds:
+            cell.append(f"\n{half_width(bounds[objective.metric], objective.metric)}", "dim")
         if (ratio := gains.get(objective.metric)) is not None:
             cell.append(f"\n{change(ratio)}", "green" if better(ratio, objective) else "red")
         scores.append(cell)
-    return [str(record.number), "\n".join(names), *scores]
-
-
-def _otherwise(
-    record: TrialRecord, default: TrialRecord | None, common: Mapping[str, Json]
-) -> list[str]:
-    base = default.config if default else None
-    differing = differences(record.config, base, common)
-    return [f"{name} {value_text(value)}" for name, value in differing.items()]
+    return scores
 
 
 def front_rows(
@@ -113,10 +153,12 @@ def front_rows(
     objectives: Sequence[Objective],
     baselines: Sequence[TrialRecord] = (),
     presets: Sequence[Preset] = (),
+    intervals: Intervals | None = None,
 ) -> list[dict[str, Json]]:
     """Return one flat row per baseline and member, all with the same columns, times in ms.
 
-    Columns: trial, kind, name, one per objective, its ratio to the default, gpus, one per argument.
+    Columns: trial, kind, name, one per objective with the bounds of its mean (None where it was
+    measured once), its ratio to the default, gpus, one per argument.
     """
     default = default_baseline([*baselines, *front])
     members = {record.number for record in front}
@@ -133,7 +175,11 @@ def front_rows(
         gains = ratios(record, default, objectives)
         for objective, score in zip(objectives, record.scores or (), strict=True):
             metric, shown = objective.metric, unit(objective.metric)
-            row[metric + shown.suffix] = score * (shown.scale if shown.suffix else 1.0)
+            scale = shown.scale if shown.suffix else 1.0
+            row[metric + shown.suffix] = score * scale
+            bounds = (intervals or {}).get(record.number, {}).get(metric)
+            for at, end in enumerate(("low", "high")):
+                row[f"{metric}.{end}{shown.suffix}"] = bounds[at] * scale if bounds else None
             row[f"{metric}.ratio_to_default"] = gains.get(metric)
         args = flat(record.config.args)
         row |= {"gpus": record.cost.gpus, "model": record.config.model}

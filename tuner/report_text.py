@@ -94,6 +94,11 @@ def quantity(value: float, metric: str) -> str:
     return f"{number(value * shown.scale)} {shown.symbol}".rstrip()
 
 
+def half_width(bounds: tuple[float, float] | None, metric: str) -> str:
+    """Return half of an interval's width with its unit: "± 12 ms"; '' without an interval."""
+    return "" if bounds is None else f"± {quantity((bounds[1] - bounds[0]) / 2, metric)}"
+
+
 def seconds(value: float) -> str:
     """Return a duration: "85 ms", "7.2 s", "12 min 05 s", "2 h 03 min"."""
     if value < 1:
@@ -139,15 +144,13 @@ def flat(args: Mapping[str, Json], head: str = "") -> dict[str, Json]:
     return out
 
 
-def differences(
-    config: EngineConfig, default: EngineConfig | None, common: Mapping[str, Json] | None = None
-) -> dict[str, Json]:
+def differences(config: EngineConfig, default: EngineConfig | None) -> dict[str, Json]:
     """Return the flat arguments and environment that differ from the default's; None: not set.
 
-    Without a default it is everything that is set, but for what is ``common`` to all shown.
+    Without a default it is everything that is set.
     """
     if default is None:
-        return {n: v for n, v in _settings(config).items() if n not in (common or {})}
+        return _settings(config)
     ours, theirs = _settings(config), _settings(default)
     names = sorted(set(ours) | set(theirs))
     return {n: ours.get(n) for n in names if ours.get(n) != theirs.get(n)}

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tuner.objectives import Objective
 from tuner.presets import Preset, ratios
 from tuner.records import Measured, TrialRecord
-from tuner.report_text import better, change, number, quantity, seconds, short
+from tuner.report_confirmed import (
+    Against,
+    Proof,
+    against,
+    proven_gain,
+    proven_text,
+    standing,
+    vanished,
+)
+from tuner.report_sure import NOISE_SHARE, sure
+from tuner.report_text import better, change, quantity, short
 
-#: Changes below this are within what single replays of one configuration differ by.
-NOISE_SHARE = 0.05
-#: Fewest requests for which a P99 is more than almost the longest one.
-ENOUGH_FOR_P99 = 100
-#: Measurements from which a difference can be told from noise at all.
-REPEATS = 3
+#: Verdicts of repeats, the best first.
+_STANDINGS = ("gain", "trade", "not shown", "worse")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What a reader should do. ``preset`` is None where there is nothing to deploy.
 
-    ``tone``: "gain" (better in every objective), "small" (so, but within noise), "trade" (better
-    in some), "worse", "same" (it is the default), "meets" (the default misses a constraint),
-    "alone" (no default was measured) or "none".
+    ``tone``: "gain" (better in every objective, or shown by repeats to be better), "small" (so, but
+    within noise), "trade" (better in some), "worse", "same" (it is the default), "meets" (the
+    default misses a constraint), "alone" (no default was measured) or "none".
     """
 
     tone: str
@@ -34,6 +39,15 @@ class Verdict:
     lead: str
     preset: Preset | None
     sure: tuple[str, ...]
+    #: What repeats say of it against each baseline; empty without a confirmation.
+    against: tuple[Against, ...] = ()
+
+    @property
+    def launch(self) -> str:
+        """The command that deploys it, '' where nothing is to be changed."""
+        if self.preset is None or self.tone not in {"gain", "trade", "meets", "alone"}:
+            return ""
+        return f"vllm serve --config presets/{self.preset.name}.yaml"
 
 
 def decide(
@@ -41,20 +55,89 @@ def decide(
     objectives: Sequence[Objective],
     default: TrialRecord | None,
     records: Sequence[TrialRecord],
+    proof: Proof | None = None,
 ) -> Verdict:
     """Return the verdict over the named members of a front.
 
-    It recommends the preset with the largest mean gain among those that are better than the default
-    in every objective; without such a one, the balanced one.
+    It recommends the preset with the largest gain over the default that repeats have shown. Where
+    nothing was confirmed it goes by single measurements: the largest mean gain among the presets
+    that are better in every objective; without such a one, the balanced one.
     """
+    proof = proof or Proof()
     if not presets:
         return Verdict("none", "Nothing to deploy", _why_nothing(records), None, ())
-    best = _recommended(presets, objectives)
-    tone = _tone(best, objectives, default)
-    headline, lead = _words(tone, best, objectives, default, records)
+    best = _proven(presets, objectives, proof) or _recommended(presets, objectives)
+    found = _confirmed_words(best, objectives, default, records, proof)
+    tone = found[0] if found else _tone(best, objectives, default)
+    headline, lead = found[1:] if found else _words(tone, best, objectives, default, records)
+    one = proof.of(best.trial)
     return Verdict(
-        tone, headline, lead, best, tuple(_sure(best, presets, objectives, default, records))
+        tone,
+        headline,
+        lead,
+        best,
+        tuple(sure(best, presets, objectives, default, records, proof)),
+        tuple(against(one, proof)) if one else (),
     )
+
+
+def _proven(
+    presets: Sequence[Preset], objectives: Sequence[Objective], proof: Proof
+) -> Preset | None:
+    """Return the preset with the best standing against vLLM's defaults, by its proven gain."""
+    default = proof.default
+    if default is None:
+        return None
+    ranked = [
+        (-_STANDINGS.index(standing(one, default)), proven_gain(one, default, objectives), preset)
+        for preset in presets
+        if (one := proof.of(preset.trial)) is not None and one.trial != default.trial
+    ]
+    if not ranked:
+        return None
+    best = max(ranked, key=lambda entry: entry[:2])[2]
+    same = [preset for preset in presets if preset.trial == best.trial]
+    return next((preset for preset in same if preset.name == "balanced"), same[0])
+
+
+_CONFIRMED_HEADLINES = {
+    "gain": "Deploy {name}: {proven}",
+    "trade": "A trade, {name}: {proven}",
+    "meets": "Deploy {name}: it meets every constraint, vLLM's defaults do not ({proven})",
+    "small": "Keep vLLM's defaults: no gain is shown",
+    "worse": "Keep vLLM's defaults: what was found is worse",
+}
+
+
+def _confirmed_words(
+    best: Preset,
+    objectives: Sequence[Objective],
+    default: TrialRecord | None,
+    records: Sequence[TrialRecord],
+    proof: Proof,
+) -> tuple[str, str, str] | None:
+    """Return tone, headline and lead as repeats have it; None where they say nothing."""
+    one, base = proof.of(best.trial), proof.default
+    if one is None or base is None or one.trial == base.trial:
+        return None
+    tone = {"not shown": "small"}.get(stands := standing(one, base), stands)
+    if default is not None and not default.feasible:
+        tone = "meets"
+    proven = proven_text(one, base)
+    ours, theirs = (
+        " and ".join(
+            quantity(value, o.metric)
+            for value, o in zip(c.scores.mean(axis=0).tolist(), objectives, strict=True)
+        )
+        for c in (one, base)
+    )
+    lead = (
+        f"Trial {best.trial} ({best.name}) reaches {ours}, vLLM's defaults (trial {base.trial}) "
+        f"{theirs}: means of {len(one.scores)} repeats each."
+    )
+    gone = vanished(one, base, records, objectives)
+    headline = _CONFIRMED_HEADLINES[tone].format(name=best.name, proven=proven)
+    return tone, headline, " ".join([lead, *gone])
 
 
 def _why_nothing(records: Sequence[TrialRecord]) -> str:
@@ -159,109 +242,3 @@ def _all_round(
     gains = ratios(best, default, objectives)
     parts = ", ".join(f"{change(gains[o.metric])} {short(o.metric)}" for o in objectives)
     return f"Trial {best.number} beats them in every objective: {parts}."
-
-
-def _price(
-    presets: Sequence[Preset], default: TrialRecord | None, records: Sequence[TrialRecord]
-) -> str:
-    """Say what it would take to know better."""
-    measured = [record.cost for record in records if record.scores is not None]
-    starts = [cost.start_s for cost in measured if cost.start_s > 0]
-    replays = [cost.replay_s + cost.other_s for cost in measured]
-    each = (statistics.median(starts) if starts else 0.0) + statistics.median(replays)
-    engines = len({p.trial for p in presets} | ({default.number} if default else set()))
-    took = seconds(math.ceil(engines * REPEATS * each / 60) * 60).removesuffix(" 00 s")
-    return (
-        f"To know better: {engines} configurations, started cold and measured {REPEATS} times each,"
-        f" take about {took}."
-    )
-
-
-def _sure(
-    best: Preset,
-    presets: Sequence[Preset],
-    objectives: Sequence[Objective],
-    default: TrialRecord | None,
-    records: Sequence[TrialRecord],
-) -> list[str]:
-    whence = best.provenance
-    out: list[str] = []
-    if whence.get("simulated"):
-        out.append("Simulated: a cost model gave these numbers; no engine ran.")
-    repeats = whence.get("confirmed_repeats") or 0
-    if repeats:
-        out.append(f"Confirmed: started cold and measured {repeats} more times.")
-    else:
-        out.append(
-            "Not confirmed: every number is one measurement. The best of many single measurements"
-            " looks better than it is; expect part of the gain to go when it is measured again."
-        )
-    out += _alike(presets, objectives)
-    out += _spread(records, objectives)
-    requests = _requests(best, objectives)
-    if requests is not None:
-        few = "" if requests >= ENOUGH_FOR_P99 else "; with so few, a P99 is nearly the longest one"
-        out.append(f"Percentiles come from {requests:,} requests{few}.")
-    if not repeats and not whence.get("simulated"):
-        out.append(_price(presets, default, records))
-    if default is None:
-        out.append("No baseline: add vLLM's defaults to the study to see a gain.")
-    return out
-
-
-def _alike(presets: Sequence[Preset], objectives: Sequence[Objective]) -> list[str]:
-    """Say in which objectives the named members hardly differ."""
-    out = []
-    for objective in objectives:
-        values = [preset.scores[objective.metric] for preset in presets]
-        span = max(values) / min(values) - 1 if min(values) > 0 else 1.0
-        if 0 < span < NOISE_SHARE:
-            out.append(
-                f"The presets differ by only {number(span * 100)} % in {short(objective.metric)},"
-                " less than single measurements do: choose by the rest."
-            )
-    return out
-
-
-def _requests(preset: Preset, objectives: Sequence[Objective]) -> int | None:
-    counts = preset.provenance.get("counts", {})
-    found = [
-        counts[key]
-        for objective in objectives
-        if ".p9" in objective.metric
-        for key in (
-            objective.metric.rsplit(".", 1)[0],
-            objective.metric.split(".")[0] + ".requests",
-        )
-        if key in counts
-    ]
-    return min(found) if found else None
-
-
-def _spread(records: Sequence[TrialRecord], objectives: Sequence[Objective]) -> list[str]:
-    """Say how far measurements of one configuration lie apart, where there are such."""
-    groups: dict[str, list[TrialRecord]] = {}
-    for record in records:
-        if record.scores is not None:
-            groups.setdefault(record.config.key, []).append(record)
-    repeated = [group for group in groups.values() if len(group) > 1]
-    if not repeated:
-        return []
-    parts = []
-    for objective in objectives:
-        widest = max(
-            max(ratio, 1 / ratio) - 1
-            for group in repeated
-            for record in group[1:]
-            if (ratio := ratios(record, group[0], objectives).get(objective.metric, 1.0)) > 0
-        )
-        parts.append(f"{number(widest * 100)} % in {short(objective.metric)}")
-    return [f"Repeats of one configuration differ by up to {' and '.join(parts)}."]
-
-
-def markdown(verdict: Verdict) -> str:
-    """Return the verdict for the dashboard's note or a pull request."""
-    sure = "\n".join(f"- {line}" for line in verdict.sure)
-    launch = f"`vllm serve --config presets/{verdict.preset.name}.yaml`" if verdict.preset else ""
-    parts = [f"## {verdict.headline}", verdict.lead, launch, sure]
-    return "\n\n".join(part for part in parts if part)

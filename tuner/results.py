@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from tuner.attribution import Attribution
 from tuner.config import Json, digest
 from tuner.confirm import Confirmed, confirmed
 from tuner.confirm import study_name as confirming
@@ -15,8 +16,11 @@ from tuner.errors import Problem, StoreError, StudyError
 from tuner.objectives import Constraint, Objective
 from tuner.presets import Preset, Provenance, choose, default_baseline, is_baseline
 from tuner.records import Measured, TrialRecord
+from tuner.report_confirmed import Proof
 from tuner.report_table import front_rows
+from tuner.results_attribution import load_attribution
 from tuner.store import Store, sqlite_url
+from tuner.store_importances import importances
 from tuner.tune import front
 from tuner.yaml_file import read
 
@@ -33,8 +37,12 @@ class StudyResults:
     definition: Mapping[str, Json] = field(default_factory=dict)
     #: What repeats say of the finalists and the baselines; empty before the confirmation.
     confirmed: tuple[Confirmed, ...] = ()
+    #: The repeats themselves, as the confirming study stored them.
+    repeats: tuple[TrialRecord, ...] = ()
     #: The machine that ran the study: ``hardware`` and ``versions``.
     machine: Mapping[str, Json] = field(default_factory=dict)
+    #: From which knobs the gain of a preset comes; None where that was not measured.
+    attribution: Attribution | None = None
 
     @property
     def front(self) -> list[TrialRecord]:
@@ -59,21 +67,42 @@ class StudyResults:
 
     def presets(self, provenance: Provenance) -> list[Preset]:
         """Return the deployable front's named members."""
+        default = default_baseline(self.settled)
+        return choose(self.deployable, self.objectives, provenance, default, self.intervals)
+
+    @property
+    def settled(self) -> list[TrialRecord]:
+        """All trials, by number, with the means of their repeats where they were confirmed."""
         found = {one.trial: self._with_means(one) for one in self.confirmed}
+        return sorted(
+            (found.get(record.number, record) for record in self.records), key=lambda r: r.number
+        )
+
+    @property
+    def intervals(self) -> dict[int, dict[str, tuple[float, float]]]:
+        """The bounds of each confirmed mean, by trial and metric, in base units."""
         metrics = [objective.metric for objective in self.objectives]
-        intervals = {
+        return {
             one.trial: {
                 metric: (interval.low, interval.high)
                 for metric, interval in zip(metrics, one.intervals, strict=True)
             }
             for one in self.confirmed
         }
-        default = default_baseline([found.get(r.number, r) for r in self.records])
-        return choose(self.deployable, self.objectives, provenance, default, intervals)
+
+    @property
+    def proof(self) -> Proof:
+        """What the confirmation says, as the verdict needs it."""
+        searched = str(self.provenance().trace_digest)
+        return Proof(self.confirmed, self.repeats, self.folder, searched)
 
     def _with_means(self, one: Confirmed) -> TrialRecord:
         record = next(r for r in self.records if r.number == one.trial)
         return replace(record, scores=tuple(one.scores.mean(axis=0).tolist()))
+
+    def importances(self) -> dict[str, dict[str, float]]:
+        """Return knob -> share of importance, by objective; {} where there are too few trials."""
+        return importances(open_store(self.folder))
 
     def provenance(self, command: str = "", date: str = "") -> Provenance:
         """Return where the numbers come from, as the engines and the study's machine say."""
@@ -100,9 +129,13 @@ class StudyResults:
         )
 
     def front_frame(self) -> pd.DataFrame:
-        """Return one row per baseline and front member, times in milliseconds."""
+        """Return one row per baseline and member of the deployable front, times in milliseconds.
+
+        What was confirmed has the means of its repeats and their bounds.
+        """
         presets = self.presets(self.provenance())
-        return pd.DataFrame(front_rows(self.front, self.objectives, self.baselines, presets))
+        rows = front_rows(self.deployable, self.objectives, self.baselines, presets, self.intervals)
+        return pd.DataFrame(rows)
 
     def trials_frame(self) -> pd.DataFrame:
         """Return one row per trial: outcome, scores, cost, knobs; base units."""
@@ -147,18 +180,20 @@ def load_results(folder: str | Path) -> StudyResults:
     """Read the results of a study from its folder."""
     store = open_store(Path(folder))
     records = tuple(store.records())
-    return StudyResults(
+    repeats = stored(store, confirming(store.study.study_name))
+    results = StudyResults(
         Path(folder),
         store.study.study_name,
         store.objectives,
         store.constraints,
         records,
         store.study.user_attrs.get("definition", {}),
-        tuple(
-            confirmed(stored(store, confirming(store.study.study_name)), records, store.objectives)
-        ),
+        tuple(confirmed(repeats, records, store.objectives)),
+        tuple(repeats),
         store.study.user_attrs.get("machine", {}),
     )
+    shown = {record.number for record in results.deployable}
+    return replace(results, attribution=load_attribution(store, shown))
 
 
 def stored(beside: Store, name: str) -> list[TrialRecord]:

@@ -123,7 +123,9 @@ class Store:
         """Store a trial's outcome and tell Optuna, each kind in its own way.
 
         Measured: values. Infeasible: PRUNED with a violated constraint (no filler values, and the
-        sampler learns to stay away). Faulted: FAIL, which samplers ignore.
+        sampler learns to stay away). Faulted: FAIL, which samplers ignore. Dominated: PRUNED, which
+        samplers rank behind everything measured; its bound is an attribute, no value of its own,
+        so that nothing takes it for a measurement.
         """
         self._attributes(record.number, _attributes(record))
         trial = optuna.trial.Trial(self.study, _trial_id(self.study, record.number))
@@ -136,8 +138,11 @@ class Store:
             case Infeasible():
                 trial.set_constraint(CAN_RUN, 1.0)
                 self.study.tell(record.number, state=TrialState.PRUNED)
-            case Dominated():
+            case Dominated(bound):
                 trial.set_constraint(CAN_RUN, 0.0)
+                for constraint, violation in zip(self.constraints, record.violations, strict=True):
+                    if constraint.metric in bound:
+                        trial.set_constraint(constraint.metric, violation)
                 self.study.tell(record.number, state=TrialState.PRUNED)
             case _:
                 self.study.tell(record.number, state=TrialState.FAIL)
@@ -220,7 +225,13 @@ def _record(trial: FrozenTrial) -> TrialRecord:
         scores=tuple(trial.values) if trial.state == TrialState.COMPLETE else None,
         violations=tuple(attrs.get("violations", ())),
         cost=Cost(**attrs.get("cost", {})),
+        span_s=_span(trial),
     )
+
+
+def _span(trial: FrozenTrial) -> tuple[float, float] | None:
+    began, ended = trial.datetime_start, trial.datetime_complete
+    return None if began is None or ended is None else (began.timestamp(), ended.timestamp())
 
 
 def _outcome(attrs: Mapping[str, Any]) -> Outcome:
@@ -229,7 +240,12 @@ def _outcome(attrs: Mapping[str, Any]) -> Outcome:
         case "measured":
             return Measured(
                 Measurement(
-                    attrs["values"], attrs["counts"], attrs["facts"], tuple(attrs["warnings"])
+                    attrs["values"],
+                    attrs["counts"],
+                    attrs["facts"],
+                    tuple(attrs["warnings"]),
+                    {name: (low, high) for name, (low, high) in attrs.get("intervals", {}).items()},
+                    attrs.get("absent", {}),
                 )
             )
         case "infeasible":
