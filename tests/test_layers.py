@@ -45,6 +45,7 @@ RANKS = {
     "presets": 8,
     "validity": 8,
     "exports": 8,
+    "live": 8,
     "store": 8,
     "yaml_file": 9,
     "study": 9,

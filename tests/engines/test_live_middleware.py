@@ -1,5 +1,6 @@
 """The HTTP door to a live engine: closed unless opened, and then only for whoever holds the key."""
 
+import asyncio
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +36,7 @@ class Door:
         client: Any = HERE,
         headers: Any = (KEY,),
         path: str = "/tuner/live",
+        query: bytes = b"",
     ) -> tuple[int, Json]:
         sent: list[Any] = []
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -54,6 +56,7 @@ class Door:
             "path": path,
             "client": client,
             "headers": list(headers),
+            "query_string": query,
             "app": app,
         }
         await self.asgi(scope, receive, send)
@@ -92,6 +95,43 @@ async def test_it_changes_what_it_is_told_to(door: Door) -> None:
 async def test_a_refusal_is_a_conflict_with_its_reason(door: Door) -> None:
     status, content = await door.ask("POST", {"max_num_seqs": 64})
     assert (status, content) == (409, {"error": "max_num_seqs: too large"})
+
+
+async def test_a_drain_holds_new_requests_back_until_the_change_is_done(door: Door) -> None:
+    door.core.busy = 3
+    change = asyncio.create_task(door.ask("POST", {"max_num_seqs": 8}, query=b"drain_s=30"))
+    held = None
+    while not change.done():
+        await asyncio.sleep(0.001)
+        if held is None and door.core.busy < 3:
+            held = asyncio.create_task(door.ask("POST", {}, path="/v1/completions", headers=()))
+        if not change.done():
+            assert door.passed == 0
+    assert held is not None
+    assert (await change)[0] == 200
+    assert (await held)[0] == 404
+    assert door.passed == 1
+
+
+async def test_questions_pass_during_a_drain(door: Door) -> None:
+    door.core.busy = 1_000_000
+    change = asyncio.create_task(door.ask("POST", {"max_num_seqs": 8}, query=b"drain_s=0.2"))
+    await asyncio.sleep(0.05)
+    assert (await door.ask(path="/health", headers=()))[0] == 404
+    assert not change.done()
+    assert (await change)[0] == 409
+
+
+async def test_a_drain_that_fails_lets_everyone_in_again(door: Door) -> None:
+    door.core.busy = 1_000_000
+    status, content = await door.ask("POST", {"max_num_seqs": 8}, query=b"drain_s=0.05")
+    assert (status, "not idle after 0.05 s" in content["error"]) == (409, True)
+    assert (await door.ask("POST", {}, path="/v1/completions", headers=()))[0] == 404
+
+
+@pytest.mark.parametrize("text", [b"-1", b"soon", b"nan", b"1e9"])
+async def test_a_drain_has_a_length(door: Door, text: bytes) -> None:
+    assert (await door.ask("POST", {"max_num_seqs": 8}, query=b"drain_s=" + text))[0] == 400
 
 
 @pytest.mark.parametrize(
