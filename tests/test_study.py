@@ -9,11 +9,11 @@ from tuner.config import EngineConfig, canonical
 from tuner.errors import StudyError
 from tuner.job import Deadlines
 from tuner.study import Baseline, EngineSpec, load_study
+from tuner.study_hardware import Hardware
 from tuner.study_sections import (
     SAMPLERS,
     Budget,
     Confirm,
-    Hardware,
     RaySection,
     StrategySection,
 )

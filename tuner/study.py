@@ -16,7 +16,8 @@ from tuner.job import Deadlines, Workload
 from tuner.knobs import Point, SearchSpace
 from tuner.objectives import Constraint, Objective
 from tuner.study_files import gather
-from tuner.study_sections import Budget, Confirm, Hardware, RaySection, StrategySection
+from tuner.study_hardware import Hardware
+from tuner.study_sections import Budget, Confirm, RaySection, StrategySection
 from tuner.study_workload import WorkloadSpec, read_workload
 
 

@@ -12,11 +12,11 @@ from tuner.job import Deadlines
 from tuner.study import EngineSpec, StudySpec
 from tuner.study_engine import ArgumentReader
 from tuner.study_goals import read_constraints, read_objectives
+from tuner.study_hardware import read_hardware
 from tuner.study_sections import (
     Budget,
     Confirm,
     EngineSection,
-    Hardware,
     RaySection,
     StrategySection,
     parse,
@@ -67,7 +67,7 @@ class StudyReader:
             "storage": self._storage(),
             "ray": self._section(RaySection, "ray"),
             "repeats": self._single("repeats", _count, 1),
-            "hardware": self._section(Hardware, "hardware") if tree.get(("hardware",)) else None,
+            "hardware": read_hardware(tree),
         }
         if tree.problems or engine is None or space is None or workload is None or budget is None:
             return None

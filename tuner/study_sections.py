@@ -99,16 +99,6 @@ class RaySection:
 
 
 @dataclass(frozen=True, slots=True)
-class Hardware:
-    """What the study is for, where it is not the machine at hand. ``memory_gib``: per GPU."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-    gpu: Text | None = None
-    gpus: Natural | None = None
-    memory_gib: Positive | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class DeadlinesSection:
     """Seconds after which we stop waiting; see ``job.Deadlines``."""
 
