@@ -153,6 +153,10 @@ async def test_facts_say_what_really_runs(engine: VllmEngine) -> None:
     start = facts["start"]
     assert start["start_s"] >= start["engine_s"] > start["init_s"] > 0
     assert start["first_token_s"] > 0
+    parts = ("import_s", "config_s", "processes_s", "init_s", "first_token_s")
+    assert sum(start[part] for part in parts) <= start["start_s"] + 0.1
+    assert 0 <= start["warm_up_s"] <= start["init_s"]
+    assert facts["compile"] == {}  # eager
 
 
 async def test_the_log_holds_what_vllm_says(engine: VllmEngine, log: Path) -> None:

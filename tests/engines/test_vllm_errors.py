@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from tuner.engines.vllm_errors import death, message_of, refusal, root_cause, start_failure
-from tuner.engines.vllm_facts import start_phases
 from tuner.errors import ConfigRejected, EngineFault
 
 POINTER = RuntimeError("Engine core initialization failed. See root cause above.")
@@ -122,19 +121,3 @@ def test_pydantic_s_frame_is_taken_off() -> None:
             ]
 
     assert message_of(ValidationError()) == "a must be b; k: Input should be greater than 0"
-
-
-def test_the_log_gives_the_seconds_of_start_phases(tmp_path: Path) -> None:
-    log = tmp_path / "engine.log"
-    log.write_text(
-        "INFO [default_loader.py:1] Loading weights took 1.23 seconds\n"
-        "INFO [monitor.py:1] torch.compile took 24.5 s in total\n"
-        "INFO [gpu_model_runner.py:1] Graph capturing finished in 3 secs, took 0.4 GiB\n"
-        "INFO [core.py:1] init engine (profile, create kv cache, warmup model) took 40.1 s\n"
-    )
-    assert start_phases(log) == {
-        "weights_s": 1.23,
-        "compile_s": 24.5,
-        "graphs_s": 3.0,
-        "init_s": 40.1,
-    }

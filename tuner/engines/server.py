@@ -26,7 +26,7 @@ from tuner.engines.http_wire import Dialect, Target, Writer
 from tuner.engines.server_engine import ServerEngine
 from tuner.engines.server_port import HOST, SLOT_VARIABLE, inner_ports, listens, reserved
 from tuner.engines.server_process import ServerProcess, serve_command
-from tuner.engines.vllm_facts import start_phases
+from tuner.engines.vllm_start import compilation, start_phases
 from tuner.errors import EngineFault
 from tuner.trace import Request
 
@@ -85,7 +85,8 @@ class ServerLauncher:
                 async with HttpClient.open(Target(HOST, port, headers=headers)) as client:
                     engine = await _unless_ended(process, _ready(client, process, config))
                     seconds = {"start_s": time.monotonic() - began}
-                    engine.facts |= {"start": {**start_phases(log, process.since), **seconds}}
+                    engine.facts["start"] = {**start_phases(log, process.since), **seconds}
+                    engine.facts["compile"] = compilation(log, process.since)
                     yield engine
             finally:
                 process.end()

@@ -21,8 +21,9 @@ from tuner.engines.live import client, plugin
 from tuner.engines.server_port import SLOT_VARIABLE, inner_ports
 from tuner.engines.vllm_env import METHOD, base_env, choose_start_method, fit_threads
 from tuner.engines.vllm_errors import death, message_of, refusal, start_failure
-from tuner.engines.vllm_facts import facts_of, start_phases
+from tuner.engines.vllm_facts import facts_of
 from tuner.engines.vllm_process import Descendants, environment_kept, output_to
+from tuner.engines.vllm_start import broken_down, compilation, start_phases
 from tuner.errors import EngineFault, RequestRejected, TunerError
 from tuner.trace import Request
 
@@ -166,7 +167,9 @@ class VllmEngine:
         seconds = self.start.seconds
         seconds |= {"first_token_s": now - began, "start_s": now - launch_began}
         self.facts |= facts_of(self.config, self.start.args, self.llm.vllm_config)
-        self.facts["start"] = {**start_phases(self.log.path, self.log.since), **seconds}
+        log = (self.log.path, self.log.since)
+        self.facts["start"] = broken_down(start_phases(*log), seconds)
+        self.facts["compile"] = compilation(*log)
         await self.reset()
 
     async def generate(self, request: Request, prompt: Sequence[int]) -> Completion:

@@ -1,31 +1,13 @@
-"""What really runs: an engine's facts, from the configuration that vLLM built and from its log."""
+"""What really runs: an engine's facts, from the configuration that vLLM built."""
 
 from __future__ import annotations
 
 import contextlib
 import platform
-import re
-from pathlib import Path
 from typing import Any
 
 from tuner.config import EngineConfig, Json
 from tuner.engines import vllm_args
-from tuner.engines.vllm_errors import tail_of
-
-# Phase -> the sentence that gives its seconds; wording of 0.24 to 0.32.
-_SENTENCES = {
-    "weights_s": r"(?:Loading weights|Model loading) took .*?([\d.]+) s(?:ec)?",
-    "compile_s": r"torch\.compile (?:takes|took) ([\d.]+) s",
-    "graphs_s": r"Graph capturing finished in ([\d.]+) s",
-    "init_s": r"init engine \(.*?\) took ([\d.]+) s",
-}
-
-
-def start_phases(log: str | Path, since: int = 0) -> dict[str, float]:
-    """Return phase -> seconds as far as the log tells; the last value where it tells twice."""
-    text = tail_of(log, since)
-    found = {name: re.findall(pattern, text) for name, pattern in _SENTENCES.items()}
-    return {name: float(values[-1]) for name, values in found.items() if values}
 
 
 def facts_of(config: EngineConfig, args: Any, vllm_config: Any) -> dict[str, Json]:
