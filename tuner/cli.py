@@ -149,6 +149,9 @@ def export(
     profile: Annotated[
         str, typer.Option(help="local: one GPU of a workstation; production: a node of 8 GPUs.")
     ] = "local",
+    minimal: Annotated[
+        bool, typer.Option("--minimal", help="Without knobs that make no difference.")
+    ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Say whether presets still hold here; write nothing.")
     ] = False,
@@ -163,7 +166,22 @@ def export(
         if check:
             code = check_command(folder, preset, as_json)
         else:
-            code = export_command(folder, Export(preset, kind, profile, to), as_json)
+            code = export_command(folder, Export(preset, kind, profile, minimal, to), as_json)
+    raise typer.Exit(code)
+
+
+@app.command()
+def explain(
+    folder: Results,
+    trials: Annotated[int | None, typer.Option(help="About so many runs.", min=2)] = None,
+    preset: Annotated[str | None, typer.Option(help="Of which preset; default: balanced.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure which knobs a preset's gain comes from: each set back to vLLM's default in turn."""
+    from tuner.cli_explain import explain_command
+
+    with errors_as_exit_codes():
+        code = explain_command(folder, trials, preset, as_json)
     raise typer.Exit(code)
 
 

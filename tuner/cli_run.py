@@ -11,6 +11,7 @@ from tuner.again import confirm_study
 from tuner.cli import INTERRUPTED, NO_FRONT, err, out, print_json
 from tuner.config import Json
 from tuner.events import Observer
+from tuner.explain import explain_study
 from tuner.finish import Taken, write_all
 from tuner.objectives import Objective
 from tuner.progress import Lines, LiveDisplay
@@ -39,6 +40,8 @@ def run_command(
             run_study(spec, around)
             if spec.confirm.members and not stop.requested:
                 confirm_study(spec, around)
+            if spec.attribution.trials and not stop.requested:
+                explain_study(spec, around)
     results = load_results(folder)
     taken = write_all(folder, command)
     if as_json:

@@ -8,17 +8,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tuner import exports
 from tuner.config import Json
 from tuner.dashboard import Notes, annotate
 from tuner.errors import Problem, StudyError
 from tuner.exports import Parse
+from tuner.minimal import minimal_forms
 from tuner.presets import Preset, Provenance
 from tuner.records import TrialRecord
 from tuner.report import verdict_note, write_report
 from tuner.results import StudyResults, load_results, open_store
-from tuner.validity import Checked, Here, check, here, presets_at
+from tuner.validity import Checked, check, here, presets_at
+
+if TYPE_CHECKING:
+    from tuner.engines.vllm_check import Checker
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +48,9 @@ def write_all(folder: Path, command: str) -> Taken:
     if presets:
         front = folder / "front.csv"
         results.front_frame().to_csv(front, index=False)
-        with _parser(provenance) as parse:
-            written = exports.write(presets, folder / "presets", parse)
+        with _checker(provenance) as checker:
+            forms = minimal_forms(results, presets, checker) if results.attribution else []
+            written = exports.write([*presets, *forms], folder / "presets", _parse(checker))
     annotate(
         open_store(folder).study,
         results.records,
@@ -64,6 +70,8 @@ class Export:
     preset: str | None = None
     kind: str = "vllm"
     profile: str = "local"
+    #: In the form without knobs that make no difference, where there is one.
+    minimal: bool = False
     to: Path | None = None
 
 
@@ -83,8 +91,11 @@ def export_presets(folder: Path, wanted: Export) -> list[Path]:
     if not presets:
         raise StudyError(Problem(str(folder), "", "the study has no front yet, so no presets."))
     to, profile = wanted.to or folder / "presets", exports.PROFILES[wanted.profile]
-    with _parser(provenance) if wanted.kind == "vllm" else contextlib.nullcontext() as parse:
-        return exports.write(presets, to, parse, wanted.kind, profile)
+    asks = wanted.kind == "vllm" or wanted.minimal
+    with _checker(provenance) if asks else contextlib.nullcontext() as checker:
+        if wanted.minimal:
+            presets = minimal_forms(results, presets, checker)
+        return exports.write(presets, to, _parse(checker), wanted.kind, profile)
 
 
 def check_presets(place: Path, name: str | None = None) -> list[Checked]:
@@ -98,7 +109,8 @@ def check_presets(place: Path, name: str | None = None) -> list[Checked]:
         _known("--preset", name, [file.stem for file in files])
         files = [file for file in files if file.stem == name]
     at, checked = here(), []
-    with _installed_parser(at) as parse:
+    with _checker(Provenance("")) if at.vllm else contextlib.nullcontext() as checker:
+        parse = _parse(checker)
         for file in files:
             preset = Preset.from_json(json.loads(file.read_text(encoding="utf-8")))
             found = check(preset, at)
@@ -107,10 +119,6 @@ def check_presets(place: Path, name: str | None = None) -> list[Checked]:
                 found.broken.extend(exports.verify(exported, preset, parse))
             checked.append(found)
     return checked
-
-
-def _installed_parser(at: Here) -> contextlib.AbstractContextManager[Parse | None]:
-    return contextlib.nullcontext() if at.vllm is None else _parser(Provenance(""))
 
 
 def write_study_report(folder: Path) -> Path:
@@ -153,15 +161,19 @@ def _report(results: StudyResults, presets: Sequence[Preset], provenance: Proven
 
 
 @contextlib.contextmanager
-def _parser(provenance: Provenance) -> Iterator[Parse | None]:
-    """Give vLLM's own parser, None for a simulated study."""
+def _checker(provenance: Provenance) -> Iterator[Checker | None]:
+    """Give what asks the installed vLLM, None for a simulated study."""
     if provenance.simulated:
         yield None
         return
     from tuner.engines.vllm_check import Checker
 
     with Checker() as checker:
-        yield checker.parse_config_file
+        yield checker
+
+
+def _parse(checker: Checker | None) -> Parse | None:
+    return None if checker is None else checker.parse_config_file
 
 
 def _known(field: str, value: str, known: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from tuner.knobs import Point, SearchSpace
 from tuner.objectives import Constraint, Objective
 from tuner.study_files import gather
 from tuner.study_hardware import Hardware
-from tuner.study_sections import Budget, Confirm, RaySection, StrategySection
+from tuner.study_sections import AttributionSection, Budget, Confirm, RaySection, StrategySection
 from tuner.study_workload import WorkloadSpec, read_workload
 
 
@@ -62,6 +62,7 @@ class StudySpec:
     budget: Budget = field(default_factory=Budget)
     strategy: StrategySection = field(default_factory=StrategySection)
     confirm: Confirm = field(default_factory=Confirm)
+    attribution: AttributionSection = field(default_factory=AttributionSection)
     baselines: tuple[Baseline, ...] = ()
     #: An Optuna storage URL; None: a file in the study's folder.
     storage: str | None = None

@@ -14,6 +14,7 @@ from tuner.study_engine import ArgumentReader
 from tuner.study_goals import read_constraints, read_objectives
 from tuner.study_hardware import read_hardware
 from tuner.study_sections import (
+    AttributionSection,
     Budget,
     Confirm,
     EngineSection,
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 KEYS = (
     "name", "model", "engine", "space", "workload", "objectives", "constraints", "budget",
-    "strategy", "confirm", "baselines", "storage", "ray", "repeats", "hardware",
+    "strategy", "confirm", "attribution", "baselines", "storage", "ray", "repeats", "hardware",
 )  # fmt: skip
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -63,6 +64,7 @@ class StudyReader:
             "name": self._name(),
             "strategy": self._section(StrategySection, "strategy"),
             "confirm": self._section(Confirm, "confirm"),
+            "attribution": self._section(AttributionSection, "attribution"),
             "baselines": named.baselines(),
             "storage": self._storage(),
             "ray": self._section(RaySection, "ray"),

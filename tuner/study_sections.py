@@ -89,6 +89,18 @@ class Confirm:
 
 
 @dataclass(frozen=True, slots=True)
+class AttributionSection:
+    """Runs that say which knobs the gain comes from (0: none), and of which preset.
+
+    ``preset``: None takes the balanced one.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    trials: Natural = 0
+    preset: Text | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RaySection:
     """Where actors run. ``slots``: engines at once; ``gpus``: logical GPUs. None: what is there."""
 

@@ -1,0 +1,214 @@
+"""Attribution: which knobs a gain comes from, found where one was planted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import optuna
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from tests.study_case import load
+from tuner.attribution import Changed, Plan, attribute, differences, minimal_config, without
+from tuner.cli import app
+from tuner.config import EngineConfig
+from tuner.explain import explain_study
+from tuner.objectives import Objective
+from tuner.records import Infeasible, Measured, Measurement, TrialRecord
+from tuner.results import load_results
+from tuner.results_attribution import study_name
+from tuner.runner import Surroundings, run_study
+from tuner.store import sqlite_url
+
+UP, DOWN = Objective("saturated.output_tokens_per_s", True), Objective("paced.e2e.p99", False)
+WINNER = EngineConfig("m", {"a": 1, "b": 2, "c": {"d": 3}, "e": 5})
+KNOBS = ("a", "b", "c.d")
+
+
+def plan() -> Plan:
+    changed, same = differences([*KNOBS, "e", "gone"], WINNER, {"b": 20, "e": 5})
+    return Plan("balanced", 7, WINNER, tuple(changed), tuple(same))
+
+
+def runs(member: int, *scores: tuple[float, float]) -> list[TrialRecord]:
+    measured = Measured(Measurement({}))
+    return [
+        TrialRecord(10 * member + i, WINNER, {"member": member, "repeat": i}, measured, pair)
+        for i, pair in enumerate(scores)
+    ]
+
+
+def test_a_plan_sets_each_knob_back_alone_and_leaves_out_what_is_the_default() -> None:
+    found = plan()
+    assert found.same == ("e",)
+    members = dict(found.members)
+    assert members[0] == WINNER
+    assert members[1].args == {"b": 2, "c": {"d": 3}, "e": 5}
+    assert members[2].args == {**WINNER.args, "b": 20}
+    assert members[3].args == {"a": 1, "b": 2, "e": 5}
+    assert Plan.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_what_harms_most_stands_first_and_what_does_nothing_may_go() -> None:
+    records = [
+        *runs(0, (100.0, 1.0)),
+        *runs(1, (99.0, 1.01)),
+        *runs(2, (80.0, 1.1)),
+        *runs(3, (101.0, 1.5)),
+    ]
+    found = attribute(plan(), records, (UP, DOWN))
+    assert found is not None
+    assert [effect.changed.knob for effect in found.effects] == ["c.d", "b", "a"]
+    assert found.matters == ("c.d", "b")
+    assert found.may_go == ("a",)
+    assert found.effects[0].loss == pytest.approx(0.5)
+    assert found.effects[0].ratios[UP.metric].value == pytest.approx(1.01)
+    assert minimal_config(found).args == {"b": 2, "c": {"d": 3}}
+
+
+def test_repeats_decide_within_the_noise() -> None:
+    steady = [(97.0, 1.0), (97.1, 1.0), (96.9, 1.0)]
+    wild = [(80.0, 1.0), (110.0, 1.0), (90.0, 1.0)]
+    winner = [(100.0, 1.0), (100.1, 1.0), (99.9, 1.0)]
+    records = [*runs(0, *winner), *runs(1, *steady), *runs(2, *wild)]
+    found = attribute(plan(), records, (UP, DOWN))
+    assert found is not None
+    standing = {effect.changed.knob: effect.standing for effect in found.effects}
+    assert standing == {"a": "matters", "b": "unclear", "c.d": "not measured"}
+    ratio = next(e for e in found.effects if e.changed.knob == "a").ratios[UP.metric]
+    assert ratio.high is not None
+    assert ratio.high < 1
+
+
+def test_a_sure_trifle_does_not_matter() -> None:
+    records = [*runs(0, (100.0, 1.0), (100.0, 1.0)), *runs(1, (99.5, 1.0), (99.5, 1.0))]
+    found = attribute(plan(), records, (UP, DOWN))
+    assert found is not None
+    assert found.may_go == ("a",)
+
+
+def test_what_may_go_alone_stays_where_it_matters_together() -> None:
+    records = [*runs(0, (100.0, 1.0)), *runs(1, (99.0, 1.0)), *runs(2, (99.0, 1.0))]
+    apart = attribute(plan(), records, (UP, DOWN))
+    together = attribute(plan(), [*records, *runs(4, (60.0, 1.0))], (UP, DOWN))
+    assert apart is not None
+    assert together is not None
+    assert apart.may_go == ("a", "b")
+    assert together.may_go == ()
+    assert minimal_config(together).args == {"a": 1, "b": 2, "c": {"d": 3}}
+
+
+def test_a_knob_that_cannot_be_set_back_says_why() -> None:
+    refused = TrialRecord(
+        5, WINNER, {"member": 1, "repeat": 0}, Infeasible("out_of_memory", "too big")
+    )
+    one = Plan("balanced", 7, WINNER, (Changed("a", 1), Changed("b", 2, refused="not alone")))
+    found = attribute(one, [*runs(0, (100.0, 1.0)), refused], (UP, DOWN))
+    assert found is not None
+    assert [effect.why for effect in found.effects] == ["out_of_memory: too big", "not alone"]
+    assert found.may_go == ()
+
+
+def test_without_the_winner_nothing_is_said() -> None:
+    assert attribute(plan(), runs(1, (99.0, 1.0)), (UP, DOWN)) is None
+
+
+def test_nested_arguments_are_left_open_one_by_one() -> None:
+    config = EngineConfig("m", {"c": {"d": 3, "e": {"f": 1}}, "g": 2})
+    assert without(config, ["c.d", "g"]).args == {"c": {"e": {"f": 1}}}
+    assert without(config, ["c.e.f", "c.d"]).args == {"g": 2}
+    assert without(config, ["x", "g.y"]).args == config.args
+
+
+#: Of these only the quantized weights make a difference to 40 requests: there are never more than
+#: 64 at once, nothing is scheduled by priority, and blocks are never short.
+PLANTED = {
+    "space": "{knobs: {quantization: {choice: [null, fp8]}, max-num-seqs: {choice: [64, 128]}},"
+    " fixed: {scheduling-policy: priority, block-size: 16}}",
+    "workload": "{synthetic: {requests: 40, prompt_tokens: 64, output_tokens: 32}}",
+    "objectives": "[{metric: saturated.output_tokens_per_s, direction: maximize}]",
+    "budget": "{trials: 4}",
+    "attribution": "{trials: 10}",
+}
+
+
+@pytest.fixture(scope="module")
+def explained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of a study with a planted knob, explained, on the simulated engine."""
+    folder = tmp_path_factory.mktemp("planted")
+    spec = load(folder, **PLANTED)
+    around = Surroundings(folder / "results")
+    run_study(spec, around)
+    assert explain_study(spec, around).endswith("trials spent")
+    return folder / "results"
+
+
+def test_the_planted_knob_is_the_one_that_matters(explained: Path) -> None:
+    found = load_results(explained).attribution
+    assert found is not None
+    assert found.matters == ("quantization",)
+    assert set(found.may_go) == {"max_num_seqs", "scheduling_policy"}
+    assert found.same == ("block_size",)
+    assert found.repeats == 2
+    assert found.effects[0].loss > 0.2
+    assert found.minimal is not None
+    assert found.minimal.standing == "may go"
+
+
+def test_it_is_not_measured_again(explained: Path) -> None:
+    """Nine runs: the winner, three knobs and the minimal form twice each, within the budget."""
+    results = load_results(explained)
+    assert results.attribution is not None
+    name = study_name("case", results.attribution.winner)
+    trials = optuna.load_study(storage=sqlite_url(explained), study_name=name).trials
+    assert len(trials) == 10
+    code = CliRunner().invoke(app, ["explain", str(explained), "--trials", "10", "--json"])
+    assert json.loads(code.stdout[code.stdout.index("{") :]) == results.attribution.to_json()
+    again = optuna.load_study(storage=sqlite_url(explained), study_name=name).trials
+    assert len(again) == len(trials)
+
+
+def test_the_table_names_what_matters_and_what_may_go(explained: Path) -> None:
+    said = CliRunner().invoke(app, ["explain", str(explained), "--trials", "10"]).output
+    assert "matters   quantization\n" in said
+    assert "block_size" in said.partition("may go    ")[2]
+    assert "each configuration measured 2 times" in said
+
+
+def test_the_minimal_form_has_only_what_matters(explained: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["export", str(explained), "--minimal", "--to", str(tmp_path)])
+    assert done.exit_code == 0
+    keys = yaml.safe_load((tmp_path / "max-throughput-minimal.yaml").read_text())
+    assert keys == {"model": "org/model", "quantization": "fp8"}
+    record = json.loads((tmp_path / "max-throughput-minimal.json").read_text())["provenance"]
+    assert record["minimal_of"] == "max-throughput"
+    assert set(record["left_out"]) == {"max_num_seqs", "scheduling_policy", "block_size"}
+    assert record["caution"] == "measured beside the full form, 2 runs of each"
+
+
+def test_a_small_budget_looks_at_the_first_knobs_and_says_so(tmp_path: Path) -> None:
+    spec = load(tmp_path, "attribution.trials=2", **PLANTED)
+    around = Surroundings(tmp_path / "results")
+    run_study(spec, around)
+    explain_study(spec, around)
+    found = load_results(tmp_path / "results").attribution
+    assert found is not None
+    whys = {effect.changed.knob: effect.why for effect in found.effects}
+    assert whys["quantization"] == ""
+    assert whys["scheduling_policy"] == "the budget has no run for it"
+    assert "scheduling_policy" not in found.may_go
+
+
+def test_a_preset_that_there_is_not_is_bad_input(explained: Path) -> None:
+    done = CliRunner().invoke(app, ["explain", str(explained), "--preset", "best"])
+    assert done.exit_code == 2
+    assert "there is: max-throughput" in done.output
+
+
+def test_without_a_front_there_is_nothing_to_explain(tmp_path: Path) -> None:
+    spec = load(tmp_path, **{**PLANTED, "constraints": "[{metric: saturated.requests, min: 99}]"})
+    around = Surroundings(tmp_path / "results")
+    run_study(spec, around)
+    assert explain_study(spec, around) == "nothing to explain"
