@@ -57,6 +57,7 @@ CASES: dict[str, tuple[str, dict[str, list[str]]]] = {
         "exports/test_vllm_config.py": ["test_an_abbreviated_name_is_found_out"],
     }),
     "C18": ("a value that only the worker refuses", {
+        "test_knowledge.py": ["test_what_one_study_learned_the_next_one_does_not_start"],
         "engines/test_vllm_engine.py": [
             "test_a_block_size_that_the_worker_cannot_use_is_rejected_with_its_cause",
         ],

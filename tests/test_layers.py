@@ -39,6 +39,7 @@ RANKS = {
     "events": 5,
     "replay": 6,
     "patience": 7,
+    "knowledge": 10,
     "evaluate": 7,
     "strategies": 8,
     "pools": 8,

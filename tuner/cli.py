@@ -13,6 +13,7 @@ from typing import Annotated, TextIO
 import typer
 from rich.console import Console
 
+from tuner.cli_knowledge import knowledge_app
 from tuner.cli_live import live_app
 from tuner.cli_trace import trace_app
 from tuner.config import Json
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 
 app.add_typer(trace_app, name="trace")
+app.add_typer(knowledge_app, name="knowledge")
 app.add_typer(live_app, name="live")
 
 #: Columns where nobody looks: wide enough for the tables, whatever reads the pipe.

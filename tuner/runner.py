@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner import machine
+from tuner.calibration import Memory
 from tuner.config import EngineConfig, Json, canonical
 from tuner.errors import Problem, StudyError
 from tuner.events import Notice, Observer
 from tuner.job import Workload
 from tuner.knobs import ChoiceDomain, Knob
+from tuner.knowledge import knowing
 from tuner.pools import Pool
 from tuner.presets import BASELINE, DEFAULT_BASELINE
 from tuner.records import Infeasible
@@ -30,6 +32,7 @@ from tuner.tune import Check, Loop, StopRequest
 from tuner.validity import model_digest
 
 if TYPE_CHECKING:
+    from tuner.devices import Device
     from tuner.engines.vllm_check import Checker, Verdict
 
 #: Compile and kernel caches that outlive a study.
@@ -68,7 +71,12 @@ def run_study(spec: StudySpec, around: Surroundings) -> str:
         (around.folder / "study.yaml").write_text(spec.resolved(), encoding="utf-8")
         strategy = _strategy(spec, store, known, warmth)
         pool = stack.enter_context(make_pool(spec, around, spec.engine.kind, warmth))
-        parts = Parts(store, strategy, pool, refusing(checker, workload), spec.budget)
+        check = refusing(checker, workload)
+        memory = knowing(spec, checker.version if checker else None, around.say)
+        if memory is not None:
+            around = replace(around, observers=[*around.observers, memory])
+            check = memory.before(check)
+        parts = Parts(store, strategy, pool, check, spec.budget)
         return make_loop(spec, around, parts, workload, around.folder).run()
 
 
@@ -81,6 +89,8 @@ class Parts:
     pool: Pool
     check: Check
     budget: Budget
+    #: Only a search may stop a trial: what is measured again is measured in full.
+    early_end: bool = False
 
 
 def make_loop(
@@ -98,6 +108,7 @@ def make_loop(
         parts.budget,
         folder,
         repeats=spec.repeats,
+        early_end=parts.early_end,
         on_gpus=on_gpus(spec),
         observers=around.observers,
         stop=around.stop,
@@ -105,17 +116,21 @@ def make_loop(
 
 
 @contextlib.contextmanager
-def checking(spec: StudySpec, cache: Path = CACHE) -> Iterator[Checker | None]:
+def checking(
+    spec: StudySpec, cache: Path = CACHE, device: Device | None = None
+) -> Iterator[Checker | None]:
     """Give a checker of the installed vLLM, None for a simulated engine.
 
-    Raises StudyError for engine arguments that the installed vLLM does not know.
+    ``device``: the GPU to stand in for, where it is not the machine at hand that is asked. Raises StudyError for engine arguments that the installed vLLM does not know.
     """
     if spec.engine.kind == "simulated":
         yield None
         return
     from tuner.engines.vllm_check import Checker
+    from tuner.engines.vllm_device import stand_in_env
 
-    with Checker(_environment(spec, cache)) as checker:
+    as_if = {} if device is None else stand_in_env(device)
+    with Checker({**_environment(spec, cache), **as_if}) as checker:
         known = checker.arguments()
         switches = {name for name, argument in known.items() if argument.kind == "bool"}
         problems = argument_problems(spec, known, switches)
@@ -171,7 +186,7 @@ def ends(knob: Knob) -> list[Json]:
     return list(domain.options if isinstance(domain, ChoiceDomain) else (domain.low, domain.high))
 
 
-def _maxima(spec: StudySpec, hot: Collection[str]) -> dict[str, Json]:
+def maxima(spec: StudySpec, hot: Collection[str]) -> dict[str, Json]:
     """Return the largest value of each hot knob; of what has no order, the first option."""
     found: dict[str, Json] = {}
     for name in hot:
@@ -188,11 +203,18 @@ def on_gpus(spec: StudySpec) -> bool:
     return spec.ray.address is not None or bool(machine.gpus())
 
 
-def refusing(checker: Checker | None, workload: Workload) -> Check:
-    """Return the check that needs no engine; without a checker it refuses nothing."""
+def refusing(checker: Checker | None, workload: Workload, memory: Memory | None = None) -> Check:
+    """Return the check that needs no engine; without a checker it refuses nothing.
+
+    ``memory`` refuses what does not fit; without it nothing is said about that.
+    """
 
     def check(config: EngineConfig) -> Infeasible | None:
-        return None if checker is None else _refusal(checker.check(config), workload)
+        if checker is None:
+            return None
+        verdict = memory.ask(config) if memory else checker.check(config)
+        refused = _refusal(verdict, workload)
+        return refused or (memory.refusal(config, verdict) if memory else None)
 
     return check
 
@@ -278,7 +300,7 @@ def make_pool(
             options,
             _environment(spec, around.cache),
             hot=hot,
-            maxima=_maxima(spec, hot),
+            maxima=maxima(spec, hot),
         ),
         Capacity(spec.ray.gpus, spec.ray.slots, cores),
         spec.ray.address,
