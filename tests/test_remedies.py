@@ -7,7 +7,11 @@ import pytest
 
 import tuner
 from tests.vllm_words import CPU_FREE, FREE, KV_LEN, NO_BLOCKS, SAMPLER, TOO_LONG
+from tuner.cli_run import tell_failures
+from tuner.config import EngineConfig
+from tuner.records import Infeasible, TrialRecord
 from tuner.remedies import REMEDIES, remedy
+from tuner.results import StudyResults
 
 #: Errors and outcomes whose first argument is a reason.
 _REASONED = {"ConfigRejected", "EngineFault", "MeasurementInvalid", "Infeasible", "Faulted"}
@@ -86,3 +90,16 @@ def test_only_memory_failures_change_memory() -> None:
 
 def test_a_new_reason_is_to_be_reported() -> None:
     assert "report it" in remedy("never heard of")
+
+
+def test_the_summary_of_a_run_says_what_the_numbers_ask_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = tuple(
+        TrialRecord(n, EngineConfig("m"), {}, Infeasible("out_of_memory", detail))
+        for n, detail in enumerate([KV_LEN, KV_LEN.replace("4096", "2048")])
+    )
+    tell_failures(StudyResults(tmp_path, "s", (), (), records))
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.startswith("2 x out_of_memory: 2 x reserving the KV cache: lower max_model_len to")
+    assert "2048, which fits" in said

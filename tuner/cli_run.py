@@ -16,14 +16,14 @@ from tuner.finish import Taken, write_all
 from tuner.objectives import Objective
 from tuner.progress import Lines, LiveDisplay
 from tuner.records import Dominated, Faulted, Infeasible, Measured
-from tuner.remedies import remedy
+from tuner.report_failures import KINDS, failures
 from tuner.report_table import front_table
 from tuner.report_text import seconds
 from tuner.results import StudyResults, load_results
 from tuner.runner import Surroundings, run_study
 from tuner.signals import interruptible
 from tuner.study import load_study
-from tuner.tune import StopRequest, failures
+from tuner.tune import StopRequest
 
 
 def run_command(
@@ -95,7 +95,7 @@ def _tell(results: StudyResults, taken: Taken) -> None:
             out.print(line, soft_wrap=True)
     else:
         out.print("no configuration gave a result", style="red")
-    _tell_failures(results)
+    tell_failures(results)
     counted = ", ".join(f"{n} {name}" for name, n in trials.items() if n)
     shares = ", ".join(f"{kind} {seconds(s)}" for kind, s in spent.items() if s)
     out.print(f"trials    {counted}; {told['starts']} engine starts; {shares}")
@@ -119,9 +119,12 @@ def verdicts(results: StudyResults) -> list[str]:
     ]
 
 
-def _tell_failures(results: StudyResults) -> None:
-    for reason, n in failures(results.records).most_common():
-        out.print(f"{n} x {reason}: {remedy(reason)}", style="yellow", soft_wrap=True)
+def tell_failures(results: StudyResults) -> None:
+    """Print what ended trials without a result, the most frequent first."""
+    for failure in failures(results.records):
+        if failure.kind in (KINDS[Infeasible], KINDS[Faulted]):
+            text = f"{len(failure.trials)} x {failure.reason}: {failure.advice}"
+            out.print(text, style="yellow", markup=False, soft_wrap=True)
 
 
 def short(path: Path) -> str:
