@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -60,15 +59,15 @@ class Ratio:
     high: float | None = None
 
     def harm(self, maximize: bool) -> float:
-        """Return by which factor, as a logarithm, it is worse than the winner; below 0: better."""
-        return -math.log(self.value) if maximize else math.log(self.value)
+        """Return by which share it is worse than the winner; below 0: better."""
+        return 1 - self.value if maximize else self.value - 1
 
     def shown(self, maximize: bool) -> bool:
         """Whether it is worse beyond its interval, or beyond noise where there is none."""
         if self.low is None or self.high is None:
-            return self.harm(maximize) > math.log1p(NOISE)
+            return self.harm(maximize) > NOISE
         beyond = self.high < 1 if maximize else self.low > 1
-        return beyond and self.harm(maximize) > math.log1p(TRIFLE)
+        return beyond and self.harm(maximize) > TRIFLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +282,7 @@ def _effect(
     harms = [ratio.harm(up[metric]) for metric, ratio in ratios.items()]
     if len(harms) < len(objectives):
         return Effect(changed, "unclear", ratios, why="a score of 0 has no ratio")
-    loss = math.expm1(max(harms))
+    loss = max(harms)
     standing: Standing = "unclear"
     if any(ratio.shown(up[metric]) for metric, ratio in ratios.items()):
         standing = "matters"

@@ -65,7 +65,7 @@ def _explained(preset: Preset, found: Attribution) -> Preset:
         effect for effect in found.effects if effect.changed.knob == found.may_go[0]
     )
     ratios = {metric: ratio.value for metric, ratio in measured.ratios.items()}
-    caution = f"measured beside the full form, {found.repeats} runs of each"
+    caution = f"measured beside the full form, runs of each: {found.repeats}"
     more = {"ratio_to_full_form": ratios, "caution": caution}
     scores = {m: value * ratios.get(m, 1.0) for m, value in preset.scores.items()}
     gains = {m: value * ratios.get(m, 1.0) for m, value in preset.gains.items()}
