@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.table import Table
 
 from tuner.cli import BAD_INPUT, out, print_json
+from tuner.cli_check_memory import tell_memory
 from tuner.preview import Preview, preview, values_text
 from tuner.report_text import seconds
 from tuner.study import StudySpec, load_study
@@ -36,11 +37,17 @@ def _tell(spec: StudySpec, found: Preview) -> None:
     out.print(
         "hot: changed on the live engine; warm: a start from cache; cold: a start that compiles"
     )
+    if found.checked_for:
+        out.print(f"checked    for {found.checked_for}, which this machine does not have")
     out.print(f"points     {found.points or 'too many to list'}", markup=False)
     share = found.feasible_share or 0.0
     out.print(f"can start  {share:.0%} of {found.looked_at} looked at")
-    for reason, n in found.reasons.most_common():
-        out.print(f"           {n} never: {reason}", markup=False, soft_wrap=True)
+    for why in found.reasons:
+        line = f"           {why.share:.0%} never ({why.count}): {why.reason}: {why.detail}"
+        out.print(line, markup=False, soft_wrap=True)
+    for suggestion in found.suggestions:
+        out.print(f"narrow     {suggestion}", markup=False, soft_wrap=True)
+    tell_memory(found)
     for known in found.known_good:
         out.print(f"first      {known.label}", markup=False)
     trace = found.workload.trace

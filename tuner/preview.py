@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tuner.config import Json
+from tuner.calibration import Memory
+from tuner.config import EngineConfig, Json
+from tuner.feasible import Refused, look, points, reasons, suggestions
 from tuner.job import Workload
 from tuner.knobs import ChoiceDomain, FloatDomain, Knob, Point
+from tuner.preview_memory import answers
 from tuner.records import Infeasible
 from tuner.results import load_results
-from tuner.rules import broken
-from tuner.runner import checking, known_good, refusing, temperatures
+from tuner.runner import checking, known_good, predicting, refusing, temperatures
+from tuner.store import Store, sqlite_url
 from tuner.strategies.plain import KnownGood
 from tuner.study import StudySpec
 from tuner.study_workload import workload_warnings
-from tuner.tune import Check, counts_as_trial
+from tuner.target import stand_in
+from tuner.tune import counts_as_trial
 
-#: A space of at most this many points is looked at whole, a larger one by a sample of this size.
-WHOLE = 1000
+if TYPE_CHECKING:
+    from tuner.engines.vllm_check import Checker, Verdict
+
+#: Points of a space that is too large to be looked at whole.
 SAMPLE = 300
 
 
@@ -38,6 +44,16 @@ class Preview:
     known_good: Sequence[KnownGood]
     workload: Workload
     cost: dict[str, Json] = field(default_factory=dict)
+    #: Why what was rejected was rejected, the most frequent reason first.
+    reasons: Sequence[Refused] = ()
+    #: How to narrow the space, in sentences.
+    suggestions: Sequence[str] = ()
+    #: The three questions about memory; empty for a simulated engine. See ``preview_memory``.
+    memory: Mapping[str, Json] = field(default_factory=dict)
+    #: The GPU that was stood in for, '' where the machine at hand was asked.
+    checked_for: str = ""
+    #: What could not be checked, and why.
+    unchecked: str = ""
     #: Knob -> hot, warm or cold on the installed vLLM; empty for a simulated engine.
     temperatures: Mapping[str, str] = field(default_factory=dict)
 
@@ -46,14 +62,10 @@ class Preview:
         """Share of the points looked at that nothing speaks against."""
         return 1 - len(self.rejected) / self.looked_at if self.looked_at else None
 
-    @property
-    def reasons(self) -> Counter[str]:
-        """How often each reason and detail rejects a point."""
-        return Counter(f"{why.reason}: {why.detail}" for _, why in self.rejected)
-
     def warnings(self, spec: StudySpec) -> list[str]:
         """Return what the study's files and its workload warn about."""
-        return [*spec.warnings, *workload_warnings(self.workload)]
+        found = [*spec.warnings, *workload_warnings(self.workload)]
+        return [*found, self.unchecked] if self.unchecked else found
 
     def to_json(self, spec: StudySpec) -> dict[str, Json]:
         """Return what ``tuner check --json`` prints."""
@@ -65,6 +77,10 @@ class Preview:
                 {"config": spec.config(p).to_json(), "reason": why.reason, "detail": why.detail}
                 for p, why in self.rejected
             ],
+            "reasons": [asdict(reason) for reason in self.reasons],
+            "suggestions": list(self.suggestions),
+            "checked_for": self.checked_for or None,
+            "memory": dict(self.memory),
             "baselines": [known.label for known in self.known_good],
             "temperatures": dict(self.temperatures),
             "cost": self.cost,
@@ -78,13 +94,54 @@ def preview(spec: StudySpec, folder: Path) -> Preview:
     Raises StudyError for what is wrong with the study itself.
     """
     workload = spec.workload()
-    points, whole = _points(spec)
-    with checking(spec) as checker:
+    found, whole = points(spec, SAMPLE)
+    device = stand_in(spec)
+    with checking(spec, device=device) as checker:
         known = [] if checker is None else known_good(spec, checker, workload)
         warmth = {} if checker is None else temperatures(spec, checker)
-        rejected = _rejected(spec, points, refusing(checker, workload))
-    count, cost = len(points) if whole else None, _cost(spec, workload, folder)
-    return Preview(count, len(points), rejected, known, workload, cost, warmth)
+        memory = None if checker is None else _memory(spec, checker, warmth, folder)
+        looked = look(spec, found, refusing(checker, workload, memory))
+        startable = [spec.config(point) for point, why in looked if why is None]
+        told = {} if memory is None else answers(spec, workload, memory, known, startable)
+        unchecked = "" if memory is None else _unchecked(memory.ask(spec.base))
+    return Preview(
+        points=len(found) if whole else None,
+        looked_at=len(found),
+        rejected=[(point, why) for point, why in looked if why is not None],
+        known_good=known,
+        workload=workload,
+        cost=_cost(spec, workload, folder),
+        reasons=reasons(looked),
+        suggestions=suggestions(spec, looked),
+        memory=told,
+        checked_for=device.name if device else "",
+        unchecked=unchecked,
+        temperatures=warmth,
+    )
+
+
+def _memory(
+    spec: StudySpec, checker: Checker, warmth: Mapping[str, str], folder: Path
+) -> Memory | None:
+    """Return the memory model with what earlier runs of the study taught it; each check once."""
+    asked: dict[str, Verdict] = {}
+
+    def ask(config: EngineConfig) -> Verdict:
+        if config.key not in asked:
+            asked[config.key] = checker.check(config)
+        return asked[config.key]
+
+    memory = predicting(spec, checker, warmth)
+    if memory is None:
+        return None
+    memory = replace(memory, ask=ask)
+    if (folder / "study.db").is_file():
+        memory.knows(Store.load(spec.storage or sqlite_url(folder), spec.name).calibrations())
+    return memory
+
+
+def _unchecked(verdict: Verdict) -> str:
+    return verdict.detail if verdict.ok and verdict.reason == "unchecked" else ""
 
 
 def values_text(knob: Knob) -> str:
@@ -97,27 +154,6 @@ def values_text(knob: Knob) -> str:
         return span + grid + scale
     labels = domain.labels if isinstance(domain, ChoiceDomain) else tuple(domain.values())
     return ", ".join("null" if v is None else str(v) for v in labels)
-
-
-def _points(spec: StudySpec) -> tuple[list[Point], bool]:
-    """Return all points that keep the rules, or a sample; and whether it is all."""
-    from tuner.strategies.distinct import uniform_points
-
-    space = spec.space
-    bound = space.size_bound
-    if bound is not None and bound <= WHOLE:
-        found = list(space.points())
-    else:
-        found = uniform_points(space, SAMPLE, np.random.default_rng(spec.strategy.seed))
-    kept = [p for p in found if not broken(space.rules, space.arguments(p))]
-    return list(kept), bound is not None and bound <= WHOLE
-
-
-def _rejected(
-    spec: StudySpec, points: Sequence[Point], check: Check
-) -> list[tuple[Point, Infeasible]]:
-    looked = ((point, check(spec.config(point))) for point in points)
-    return [(point, why) for point, why in looked if why is not None]
 
 
 def _cost(spec: StudySpec, workload: Workload, folder: Path) -> dict[str, Json]:

@@ -14,6 +14,7 @@ from tuner.calibration import Memory
 from tuner.config import EngineConfig, Json, canonical
 from tuner.errors import Problem, StudyError
 from tuner.events import Notice, Observer
+from tuner.feasible import hopeless
 from tuner.job import Workload
 from tuner.knobs import ChoiceDomain, Knob
 from tuner.knowledge import knowing
@@ -28,6 +29,7 @@ from tuner.study import StudySpec
 from tuner.study_arguments import argument_problems
 from tuner.study_sections import Budget
 from tuner.study_workload import workload_warnings
+from tuner.target import elsewhere
 from tuner.tune import Check, Loop, StopRequest
 from tuner.validity import model_digest
 
@@ -61,17 +63,22 @@ def run_study(spec: StudySpec, around: Surroundings) -> str:
     before any engine starts.
     """
     workload = spec.workload()
-    for warning in (*spec.warnings, *workload_warnings(workload)):
+    for warning in filter(None, (*spec.warnings, *workload_warnings(workload), elsewhere(spec))):
         around.say(warning)
     with contextlib.ExitStack() as stack:
         checker = stack.enter_context(checking(spec, around.cache))
         known = [] if checker is None else known_good(spec, checker, workload)
         warmth = {} if checker is None else temperatures(spec, checker)
+        fits = predicting(spec, checker, warmth)
+        hopeless(spec, refusing(checker, workload, fits))
         store = make_store(spec, around.folder, spec.name)
         (around.folder / "study.yaml").write_text(spec.resolved(), encoding="utf-8")
         strategy = _strategy(spec, store, known, warmth)
         pool = stack.enter_context(make_pool(spec, around, spec.engine.kind, warmth))
-        check = refusing(checker, workload)
+        check = refusing(checker, workload, fits)
+        if fits is not None:
+            fits.keep_in(store)
+            around = replace(around, observers=[*around.observers, fits])
         memory = knowing(spec, checker.version if checker else None, around.say)
         if memory is not None:
             around = replace(around, observers=[*around.observers, memory])
@@ -121,7 +128,8 @@ def checking(
 ) -> Iterator[Checker | None]:
     """Give a checker of the installed vLLM, None for a simulated engine.
 
-    ``device``: the GPU to stand in for, where it is not the machine at hand that is asked. Raises StudyError for engine arguments that the installed vLLM does not know.
+    ``device``: the GPU to stand in for, where it is not the machine at hand that is asked.
+    Raises StudyError for engine arguments that the installed vLLM does not know.
     """
     if spec.engine.kind == "simulated":
         yield None
@@ -204,6 +212,14 @@ def on_gpus(spec: StudySpec) -> bool:
 
 
 def refusing(checker: Checker | None, workload: Workload, memory: Memory | None = None) -> Check:
+def predicting(
+    spec: StudySpec, checker: Checker | None, warmth: Mapping[str, str]
+) -> Memory | None:
+    """Return the memory model of a search, None for a simulated engine."""
+    hot = _with(warmth, "hot")
+    return None if checker is None else Memory(checker.check, maxima(spec, hot))
+
+
     """Return the check that needs no engine; without a checker it refuses nothing.
 
     ``memory`` refuses what does not fit; without it nothing is said about that.

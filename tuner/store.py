@@ -99,6 +99,14 @@ class Store:
         """Return every finished trial, by number."""
         return [_record(trial) for trial in self.study.trials if trial.state.is_finished()]
 
+    def calibrations(self) -> dict[str, dict[str, Json]]:
+        """Return what first starts taught the memory model: key of a demand -> its numbers."""
+        return dict(self.study.user_attrs.get("calibrations", {}))
+
+    def calibrate(self, key: str, found: Mapping[str, Json]) -> None:
+        """Keep what one start taught the memory model."""
+        self.study.set_user_attr("calibrations", {**self.calibrations(), key: dict(found)})
+
     def reap(self) -> list[int]:
         """End trials that a dead driver left RUNNING, and queue their parameters again."""
         left = [t for t in self.study.trials if t.state == TrialState.RUNNING]
