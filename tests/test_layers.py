@@ -24,6 +24,7 @@ RANKS = {
     "again": 10,
     "compare": 10,
     "prometheus": 10,
+    "price": 10,
     "grafana": 10,
     "rules": 5,
     "intervals": 5,

@@ -130,7 +130,14 @@ COUNTERS = (
     "running_max",
     "waiting_max",
     "generated_tokens",
+    # Of the engine's GPUs, where it has any: see ``engines.metered``.
+    "gpu_memory_max_bytes",
+    "gpu_utilization_share",
+    "energy_j",
+    "tokens_per_joule",
 )
+#: What a study that gives a price gets besides: see ``tuner.price``.
+COST = "saturated.cost_per_million_tokens"
 
 _PER_MEASURE = (
     *SCALARS,
@@ -138,7 +145,7 @@ _PER_MEASURE = (
     *(f"{name}.{statistic}" for name in DISTRIBUTIONS for statistic in STATISTICS),
 )
 #: Every metric name that a measurement can hold.
-NAMES = tuple(f"{measure}.{name}" for measure in MEASURES for name in _PER_MEASURE)
+NAMES = (*(f"{measure}.{name}" for measure in MEASURES for name in _PER_MEASURE), COST)
 
 
 def measure(

@@ -24,6 +24,11 @@ _WORDS = {
     "error_share": "failed requests",
     "short_share": "short answers",
     "attainment": "requests within every latency bound",
+    "gpu_memory_max_bytes": "peak GPU memory",
+    "gpu_utilization_share": "GPU activity",
+    "energy_j": "energy",
+    "tokens_per_joule": "output tokens per joule",
+    "cost_per_million_tokens": "cost of a million output tokens",
 }
 _TIMES = ("ttft", "tpot", "itl", "e2e", "lateness")
 
@@ -38,18 +43,25 @@ class Unit:
 
 
 _MS = Unit(1e3, "ms", "_ms")
+#: Part of a metric's name -> unit.
+_UNITS = {
+    "tokens_per_s": Unit(symbol="tok/s"),
+    "requests_per_s": Unit(symbol="req/s"),
+    "goodput": Unit(symbol="req/s"),
+    "_share": Unit(100.0, "%"),
+    "attainment": Unit(100.0, "%"),
+    "_bytes": Unit(2.0**-30, "GiB"),
+    "energy_j": Unit(symbol="J"),
+}
 
 
 def unit(metric: str) -> Unit:
     """Return the unit at the human edge of a metric in base units."""
     parts = metric.split(".")
     name = next((p for p in reversed(parts) if p not in {"mean", "max"} and p[1:2] != "9"), metric)
-    if "tokens_per_s" in name:
-        return Unit(symbol="tok/s")
-    if "requests_per_s" in name or name == "goodput":
-        return Unit(symbol="req/s")
-    if name.endswith("_share") or name == "attainment":
-        return Unit(100.0, "%")
+    known = next((unit for part, unit in _UNITS.items() if part in name), None)
+    if known is not None:
+        return known
     if any(part in _TIMES for part in parts) or name.endswith("_s"):
         return _MS
     return Unit()

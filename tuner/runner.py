@@ -117,6 +117,7 @@ def make_loop(
         repeats=spec.repeats,
         early_end=parts.early_end,
         on_gpus=on_gpus(spec),
+        price=spec.price,
         observers=around.observers,
         stop=around.stop,
     )
@@ -317,6 +318,7 @@ def make_pool(
             _environment(spec, around.cache),
             hot=hot,
             maxima=maxima(spec, hot),
+            on_gpus=gpu,
         ),
         Capacity(spec.ray.gpus, spec.ray.slots, cores),
         spec.ray.address,

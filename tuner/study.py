@@ -17,7 +17,14 @@ from tuner.knobs import Point, SearchSpace
 from tuner.objectives import Constraint, Objective
 from tuner.study_files import gather
 from tuner.study_hardware import Hardware
-from tuner.study_sections import AttributionSection, Budget, Confirm, RaySection, StrategySection
+from tuner.study_sections import (
+    AttributionSection,
+    Budget,
+    Confirm,
+    Price,
+    RaySection,
+    StrategySection,
+)
 from tuner.study_workload import WorkloadSpec, read_workload
 
 
@@ -70,6 +77,7 @@ class StudySpec:
     #: Replays of each measure in a trial.
     repeats: int = 1
     hardware: Hardware | None = None
+    price: Price | None = None
     #: What is allowed but hardly meant, each as ``file: field: message``.
     warnings: tuple[str, ...] = field(default=(), compare=False)
     #: Argument name -> (file, field) where it is written, for problems found later.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tuner.job import MEASURES
-from tuner.metrics import DISTRIBUTIONS, NAMES
+from tuner.metrics import COST, DISTRIBUTIONS, NAMES
 from tuner.objectives import Constraint, Objective
 from tuner.study_sections import ConstraintSection, ObjectiveSection, parse
 from tuner.study_values import show
@@ -112,6 +112,8 @@ def _check_measured(tree: Tree, at: At, metric: str, workload: WorkloadSpec | No
         tree.report(
             at, f"{metric}: the workload measures {has} only; add {measure} to its measures."
         )
+    if metric == COST and tree.get(("price",)) is None:
+        tree.report(at, f"{metric} needs the study's price: {{gpu_hour: ..., currency: USD}}.")
     slo = workload.section.slo
     if name in _NEEDS_SLO and not (slo.seconds() or slo.classes):
         tree.report(at, f"{metric} counts requests within the SLO, and the workload has no slo.")

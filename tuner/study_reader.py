@@ -18,6 +18,7 @@ from tuner.study_sections import (
     Budget,
     Confirm,
     EngineSection,
+    Price,
     RaySection,
     StrategySection,
     parse,
@@ -32,6 +33,7 @@ T = TypeVar("T")
 KEYS = (
     "name", "model", "engine", "space", "workload", "objectives", "constraints", "budget",
     "strategy", "confirm", "attribution", "baselines", "storage", "ray", "repeats", "hardware",
+    "price",
 )  # fmt: skip
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -70,6 +72,7 @@ class StudyReader:
             "ray": self._section(RaySection, "ray"),
             "repeats": self._single("repeats", _count, 1),
             "hardware": read_hardware(tree),
+            "price": self._section(Price, "price") if tree.get(("price",)) else None,
         }
         if tree.problems or engine is None or space is None or workload is None or budget is None:
             return None

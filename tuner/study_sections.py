@@ -111,6 +111,15 @@ class RaySection:
 
 
 @dataclass(frozen=True, slots=True)
+class Price:
+    """What an hour of one GPU costs; ``currency`` is only shown."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
+    gpu_hour: Positive
+    currency: Text = "USD"
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlinesSection:
     """Seconds after which we stop waiting; see ``job.Deadlines``."""
 

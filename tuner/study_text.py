@@ -51,6 +51,8 @@ def resolved(spec: StudySpec) -> str:
     }
     if spec.hardware is not None:
         content["hardware"] = as_json(spec.hardware)
+    if spec.price is not None:
+        content["price"] = as_json(spec.price)
     return dump(content, quote=reads_otherwise)
 
 
@@ -67,6 +69,7 @@ def definition(spec: StudySpec) -> dict[str, Json]:
         "engine": spec.engine.kind,
         "engine options": dict(spec.engine.options),
         "repeats": spec.repeats,
+        **({} if spec.price is None else {"price per GPU hour": spec.price.gpu_hour}),
     }
 
 

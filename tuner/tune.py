@@ -24,10 +24,11 @@ from tuner.events import (
 from tuner.job import Deadlines, Job, Workload
 from tuner.objectives import Objective, missing, scores
 from tuner.pools import Pool
+from tuner.price import priced
 from tuner.records import Cost, Dominated, Faulted, Infeasible, Measured, Outcome, TrialRecord
 from tuner.store import Store
 from tuner.strategies import Proposal, Strategy
-from tuner.study_sections import Budget
+from tuner.study_sections import Budget, Price
 
 #: Looks at a configuration without starting it: what can never run, or None.
 Check = Callable[[EngineConfig], Infeasible | None]
@@ -62,6 +63,7 @@ class Loop:
     repeats: int = 1
     #: Whether trials hold GPUs (False on a CPU engine: GPU hours do not count then).
     on_gpus: bool = False
+    price: Price | None = None
     observers: Sequence[Observer] = ()
     stop: StopRequest = field(default_factory=StopRequest)
     _records: list[TrialRecord] = field(default_factory=list)
@@ -152,6 +154,7 @@ class Loop:
         self._say(TrialFinished(record, [member.number for member in best]))
 
     def _record(self, proposal: Proposal, outcome: Outcome, cost: Cost) -> TrialRecord:
+        outcome = priced(outcome, proposal.config.gpus, self.price)
         record = TrialRecord(proposal.number, proposal.config, proposal.point, outcome, cost=cost)
         if not isinstance(outcome, Measured):
             return record

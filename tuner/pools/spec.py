@@ -15,6 +15,7 @@ import tuner
 from tuner.config import Json
 from tuner.engines import Launcher
 from tuner.engines.keeping import KeepingLauncher
+from tuner.engines.metered import MeteredLauncher
 from tuner.errors import TunerError
 from tuner.job import Job
 from tuner.records import Cost, Outcome
@@ -46,11 +47,14 @@ class HostSpec:
     hot: frozenset[str] = frozenset()
     #: Hot argument -> the largest value that any job will ask for.
     maxima: Mapping[str, Json] = field(default_factory=dict)
+    #: Whether the engines run on GPUs, which are watched during replays then.
+    on_gpus: bool = False
 
     def make_launcher(self) -> Launcher:
         """Build the launcher. Raises TunerError for a name that leads nowhere."""
         factory = imported(LAUNCHERS.get(self.launcher, self.launcher))
         launcher = cast(Launcher, factory(**self.options))
+        launcher = MeteredLauncher(launcher) if self.on_gpus else launcher
         return KeepingLauncher(launcher, self.hot, self.maxima) if self.hot else launcher
 
     def load_evaluate(self) -> Evaluate:
