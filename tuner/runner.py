@@ -212,7 +212,6 @@ def on_gpus(spec: StudySpec) -> bool:
     return spec.ray.address is not None or bool(machine.gpus())
 
 
-def refusing(checker: Checker | None, workload: Workload, memory: Memory | None = None) -> Check:
 def predicting(
     spec: StudySpec, checker: Checker | None, warmth: Mapping[str, str]
 ) -> Memory | None:
