@@ -84,7 +84,13 @@ def noisy(share: float) -> Evaluate:
 
 
 def study(
-    folder: Path, trials: int = 12, repeats: int = 3, *, requests: int = 60, share: float = 0.02
+    folder: Path,
+    trials: int = 12,
+    repeats: int = 3,
+    *,
+    members: int = 3,
+    requests: int = 60,
+    share: float = 0.02,
 ) -> Path:
     """Search and confirm; return the results folder. No repeats: nothing is confirmed."""
     write_trace(folder / "trace.jsonl", requests)
@@ -105,10 +111,10 @@ def study(
     _run(spec, store, strategy, out, (trials, share))
     if repeats:
         found = load_results(out)
-        members = finalists(found.front, found.baselines, 3)
+        chosen = finalists(found.front, found.baselines, members)
         kept = _store(spec, out, confirming(spec.name))
-        repeated = Repeats(kept, members, repeats)
-        _run(spec, kept, repeated, out / "confirm", (len(members) * repeats, share))
+        repeated = Repeats(kept, chosen, repeats)
+        _run(spec, kept, repeated, out / "confirm", (len(chosen) * repeats, share))
     return out
 
 

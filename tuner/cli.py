@@ -119,19 +119,11 @@ def check(study: Study, sets: Sets = None, as_json: AsJson = False) -> None:
 @app.command()
 def front(folder: Results, as_json: AsJson = False) -> None:
     """Print a study's front as a table."""
-    from tuner.finish import front_json
-    from tuner.report_table import front_table
-    from tuner.results import load_results
+    from tuner.cli_report import front_command
 
     with errors_as_exit_codes():
-        results = load_results(folder)
-        if as_json:
-            print_json(front_json(results))
-        else:
-            presets = results.presets(results.provenance())
-            best = results.deployable
-            out.print(front_table(best, results.objectives, results.baselines, presets))
-    raise typer.Exit(0 if results.front else NO_FRONT)
+        code = front_command(folder, as_json)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -188,12 +180,23 @@ def explain(
 
 
 @app.command()
-def report(folder: Results) -> None:
-    """Write a study's report again: one self-contained HTML file."""
-    from tuner.finish import write_study_report
+def report(
+    folder: Results,
+    kind: Annotated[str, typer.Option("--format", help="html or markdown.")] = "html",
+    to: Annotated[
+        Path | None, typer.Option("--out", help="File to write; Markdown goes to stdout.")
+    ] = None,
+    png: Annotated[Path | None, typer.Option(help="Write the front as a picture too.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="The same for slides that scale.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a study's report again: one self-contained HTML file, or Markdown."""
+    from tuner.cli_report import Wanted, report_command
 
+    pictures = tuple(path for path in (png, svg) if path is not None)
     with errors_as_exit_codes():
-        out.print(str(write_study_report(folder)), soft_wrap=True)
+        code = report_command(folder, Wanted(kind, to, pictures), as_json)
+    raise typer.Exit(code)
 
 
 @app.command()

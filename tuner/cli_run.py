@@ -90,7 +90,8 @@ def _tell(results: StudyResults, taken: Taken) -> None:
     spent, trials = told["seconds"], told["trials"]
     presets = results.presets(results.provenance())
     if results.front:
-        out.print(front_table(results.deployable, results.objectives, results.baselines, presets))
+        best, bounds = results.deployable, results.intervals
+        out.print(front_table(best, results.objectives, results.baselines, presets, bounds))
         for line in verdicts(results):
             out.print(line, soft_wrap=True)
     else:

@@ -6,7 +6,6 @@ import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from tuner.minimal import minimal_forms
 from tuner.presets import Preset, Provenance
 from tuner.records import TrialRecord
 from tuner.report import verdict_note, write_report
+from tuner.report_files import now, write_latency_pictures, write_tables
 from tuner.results import StudyResults, load_results, open_store
 from tuner.validity import Checked, check, here, presets_at
 
@@ -41,7 +41,7 @@ def write_all(folder: Path, command: str) -> Taken:
     Without a front there are no presets and no front.csv; the report says why.
     """
     results = load_results(folder)
-    provenance = results.provenance(command, _now())
+    provenance = results.provenance(command, now())
     presets = results.presets(provenance)
     front: Path | None = None
     written: list[Path] = []
@@ -51,8 +51,12 @@ def write_all(folder: Path, command: str) -> Taken:
         with _checker(provenance) as checker:
             forms = minimal_forms(results, presets, checker) if results.attribution else []
             written = exports.write([*presets, *forms], folder / "presets", _parse(checker))
+    write_tables(results)
+    write_latency_pictures(results, presets)
+    study = open_store(folder).study
+    study.set_user_attr("command", command)
     annotate(
-        open_store(folder).study,
+        study,
         results.records,
         results.objectives,
         Notes(
@@ -60,7 +64,8 @@ def write_all(folder: Path, command: str) -> Taken:
             log=lambda number: str(folder / "trials" / str(number) / "engine.log"),
         ),
     )
-    return Taken(front, written, _report(results, presets, provenance))
+    report = write_report(folder / "report.html", results, presets, provenance)
+    return Taken(front, written, report)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,7 @@ def export_presets(folder: Path, wanted: Export) -> list[Path]:
     Raises StudyError for a name, format or profile that there is not.
     """
     results = load_results(folder)
-    provenance = results.provenance(date=_now())
+    provenance = results.provenance(date=now())
     presets = results.presets(provenance)
     _known("--format", wanted.kind, list(exports.EXPORTERS))
     _known("--profile", wanted.profile, list(exports.PROFILES))
@@ -121,15 +126,11 @@ def check_presets(place: Path, name: str | None = None) -> list[Checked]:
     return checked
 
 
-def write_study_report(folder: Path) -> Path:
-    """Write the report of a study's folder; return its path."""
-    results = load_results(folder)
-    provenance = results.provenance(date=_now())
-    return _report(results, results.presets(provenance), provenance)
-
-
 def front_json(results: StudyResults) -> dict[str, Json]:
-    """Return the front and the baselines for machines."""
+    """Return the front and the baselines for machines, as confirmed where they were.
+
+    ``interval``: the bounds of each mean by metric; None for a single measurement.
+    """
     presets = results.presets(results.provenance())
     names = {preset.trial: preset.name for preset in reversed(presets)}
     metrics = [objective.metric for objective in results.objectives]
@@ -141,7 +142,7 @@ def front_json(results: StudyResults) -> dict[str, Json]:
                 "name": names.get(record.number) or record.config.label,
                 "config": record.config.to_json(),
                 "scores": dict(zip(metrics, record.scores or (), strict=True)),
-                "interval": None,
+                "interval": results.intervals.get(record.number),
             }
             for record in records
         ]
@@ -149,15 +150,9 @@ def front_json(results: StudyResults) -> dict[str, Json]:
     return {
         "study": results.name,
         "objectives": [{"metric": o.metric, "direction": o.direction} for o in results.objectives],
-        "members": rows(results.front),
+        "members": rows(results.deployable),
         "baselines": rows(results.baselines),
     }
-
-
-def _report(results: StudyResults, presets: Sequence[Preset], provenance: Provenance) -> Path:
-    path = results.folder / "report.html"
-    write_report(path, results, presets, provenance)
-    return path
 
 
 @contextlib.contextmanager
@@ -180,7 +175,3 @@ def _known(field: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
         there = ", ".join(known) or "none"
         raise StudyError(Problem("", field, f"there is no {value!r}; there is: {there}"))
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -65,7 +65,7 @@ def verdict_note(results: StudyResults, presets: Sequence[Preset]) -> str:
 
 def markdown(results: StudyResults, presets: Sequence[Preset], provenance: Provenance) -> str:
     """Return the report for a pull request: verdict, front, settings, conditions."""
-    shown, default = _shown(results, presets), default_baseline(results.settled)
+    shown, default = shown_of(results, presets), default_baseline(results.settled)
     verdict = verdict_of(results, presets)
     rows = content.front_rows(shown, default) if shown.measured else []
     caption = content.front_caption(shown, default) if rows else ""
@@ -84,7 +84,8 @@ def _heads(results: StudyResults) -> list[tuple[str, str]]:
     return [(title(o.metric), "↑" if o.maximize else "↓") for o in results.objectives]
 
 
-def _shown(results: StudyResults, presets: Sequence[Preset]) -> Shown:
+def shown_of(results: StudyResults, presets: Sequence[Preset]) -> Shown:
+    """Return what tables and pictures show: means where trials were confirmed."""
     return Shown(
         results.settled, results.deployable, results.objectives, presets, results.intervals
     )
@@ -93,7 +94,7 @@ def _shown(results: StudyResults, presets: Sequence[Preset]) -> Shown:
 def _context(
     results: StudyResults, presets: Sequence[Preset], provenance: Provenance
 ) -> dict[str, Json]:
-    shown, default = _shown(results, presets), default_baseline(results.settled)
+    shown, default = shown_of(results, presets), default_baseline(results.settled)
     raw = Shown(
         sorted(results.records, key=lambda r: r.number),
         results.front,

@@ -12,7 +12,14 @@ from tuner.objectives import Objective
 from tuner.presets import Preset, Provenance, is_baseline, ratios
 from tuner.records import Dominated, Faulted, Infeasible, Measured, TrialRecord
 from tuner.report_figures import Shown, names_of
-from tuner.report_table import Intervals, caption_of, in_common, ordered, settings_of
+from tuner.report_table import (
+    Intervals,
+    caption_of,
+    in_common,
+    ordered,
+    same_trial,
+    settings_of,
+)
 from tuner.report_text import (
     better,
     change,
@@ -63,7 +70,7 @@ def scores(
     intervals: Intervals | None = None,
 ) -> tuple[Score, ...]:
     """Return a trial's scores against the default's; empty where it has none."""
-    gains = {} if record is default else ratios(record, default, objectives)
+    gains = {} if same_trial(record, default) else ratios(record, default, objectives)
     bounds = (intervals or {}).get(record.number, {})
     return tuple(
         Score(

@@ -19,6 +19,7 @@ from tuner.report_latency import (
     Sampled,
     attainment,
     latency_figure,
+    legend,
     percentiles,
     sampled,
 )
@@ -37,6 +38,7 @@ class Extras:
     latencies: tuple[tuple[str, str], ...] = ()
     #: "paced", 3 replays: which requests the latencies are of.
     latencies_of: str = ""
+    legend: tuple[tuple[str, str], ...] = ()
     percentiles: tuple[tuple[str, list[str]], ...] = ()
     slo_classes: tuple[str, ...] = ()
     attained: tuple[tuple[str, list[tuple[str, bool]]], ...] = ()
@@ -62,10 +64,11 @@ def gather(results: StudyResults, shown: Shown, verdict: Verdict) -> Extras:
         figures,
         tuple((name, LATENCIES[name.removeprefix("latency-")]) for name, f in latency.items() if f),
         _of(samples),
+        tuple(legend(samples)),
         tuple(percentiles(samples)),
         tuple(classes),
         tuple(attained),
-        f"{slo.attainment:.0%}",
+        f"{slo.attainment * 100:g} %",
         workload_text(workload) if workload else "",
     )
 

@@ -139,8 +139,13 @@ def _positions(shown: Shown, records: Sequence[TrialRecord], side: str) -> list[
     everywhere = _coordinates(shown, shown.measured)[0]
     low, width = min(everywhere, default=0.0), np.ptp(everywhere or [0.0]) or 1.0
     shares = [(x - low) / width for x in _coordinates(shown, records)[0]]
-    words = ["right" if s < 0.15 else "left" if s > 0.85 else "center" for s in shares]
-    return [f"{side} {word}" for word in words]
+    # Error bars go through a point's middle: names stand beside them.
+    near, far = (0.5, 0.5) if shown.intervals else (0.15, 0.85)
+    words = ["right" if s < near else "left" if s > far else "center" for s in shares]
+    other = {"top": "bottom", "bottom": "top"}[side]
+    # Neighbours on the front are often close: every other name goes to the other side.
+    sides = [other if side == "top" and at % 2 else side for at in range(len(words))]
+    return [f"{s} {word}" for s, word in zip(sides, words, strict=True)]
 
 
 def _coordinates(shown: Shown, records: Sequence[TrialRecord]) -> tuple[list[float], list[float]]:

@@ -84,7 +84,9 @@ def _sample(trial: int, name: str, files: Sequence[Path]) -> Sampled | None:
 
 
 def latency_figure(samples: Sequence[Sampled], which: str, bound_s: float | None) -> Figure | None:
-    """Return the cumulative distribution of one latency, and its histogram behind a button.
+    """Return the cumulative distribution of one latency, and its histogram, hidden at first.
+
+    The page's buttons show the traces whose ``meta`` they name.
 
     ``bound_s``: the default class's SLO bound, drawn as an upright. None without any values.
     """
@@ -94,12 +96,17 @@ def latency_figure(samples: Sequence[Sampled], which: str, bound_s: float | None
     curves = [_cdf(sample, which, at) for at, sample in enumerate(having)]
     counts = _histograms(having, which)
     arranged = layout(
-        height=340,
-        xaxis={"title": {"text": f"{LATENCIES[which]}, ms"}, "type": "log", "tickformat": ",~r"},
+        height=300,
+        xaxis={
+            "title": {"text": f"{LATENCIES[which]}, ms"},
+            "type": "log",
+            "tickformat": ",~r",
+            "dtick": "D2",
+        },
         yaxis={"title": {"text": "% of requests"}, "rangemode": "tozero", "automargin": True},
+        showlegend=False,
         shapes=[] if bound_s is None else [_bound(bound_s * 1e3)],
-        updatemenus=[_switch(len(curves), len(counts))],
-        margin={"l": 64, "r": 16, "t": 30, "b": 52},
+        margin={"l": 64, "r": 16, "t": 8, "b": 52},
         hovermode="closest",
     )
     if which == "itl":
@@ -117,6 +124,7 @@ def _cdf(sample: Sampled, which: str, at: int) -> Trace:
         "type": "scatter",
         "mode": "lines",
         "name": sample.name,
+        "meta": "cumulative",
         "line": _style(at),
         "x": [float(f"{value:.4g}") for value in quantiles],
         "y": [round(float(share) * 100, 2) for share in _SHARES],
@@ -140,6 +148,7 @@ def _histograms(samples: Sequence[Sampled], which: str) -> list[Trace]:
                 "type": "scatter",
                 "mode": "lines",
                 "name": sample.name,
+                "meta": "histogram",
                 "line": {**_style(at), "shape": "hv"},
                 "x": [float(f"{edge * 1e3:.4g}") for edge in edges],
                 "y": [*np.round(counts, 2).tolist(), 0],
@@ -163,25 +172,9 @@ def _bound(value_ms: float) -> dict[str, Json]:
     }
 
 
-def _switch(curves: int, counts: int) -> dict[str, Json]:
-    def button(label: str, cumulative: bool) -> dict[str, Json]:
-        shown = [cumulative] * curves + [not cumulative] * counts
-        return {"label": label, "method": "restyle", "args": [{"visible": shown}]}
-
-    return {
-        "type": "buttons",
-        "direction": "right",
-        "x": 1,
-        "xanchor": "right",
-        "y": 1.02,
-        "yanchor": "bottom",
-        "pad": {"t": 0, "b": 2},
-        "bgcolor": "@paper",
-        "bordercolor": "@line",
-        "font": {"size": 11, "color": "@ink"},
-        "buttons": [button("cumulative", True), button("histogram", False)] if counts else [],
-        "visible": bool(counts),
-    }
+def legend(samples: Sequence[Sampled]) -> list[tuple[str, str]]:
+    """Return each configuration's name and colour in the pictures."""
+    return [(sample.name, _style(at)["color"].lstrip("@")) for at, sample in enumerate(samples)]
 
 
 def percentiles(samples: Sequence[Sampled]) -> list[tuple[str, list[str]]]:
@@ -219,7 +212,7 @@ def attainment(
         for name in bounded:
             mine = met[sample.requests["slo_class"] == name]
             share = float(mine.mean()) if len(mine) else 0.0
-            shares.append((f"{share:.1%} of {len(mine):,}", share >= slo.attainment))
+            shares.append((f"{share * 100:.1f} % of {len(mine):,}", share >= slo.attainment))
         rows.append((sample.name, shares))
     heads = [f"{name} ({_bounds_text(slo.of(name))})" for name in bounded]
     return heads, rows

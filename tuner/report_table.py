@@ -78,6 +78,11 @@ def front_table(
     return table
 
 
+def same_trial(record: TrialRecord, other: TrialRecord | None) -> bool:
+    """Whether both are of one trial, be it with the search's scores or with means of repeats."""
+    return other is not None and record.number == other.number
+
+
 def in_common(records: Sequence[TrialRecord], default: TrialRecord | None) -> dict[str, Json]:
     """Return what rows need not repeat: what all members change alike against the default.
 
@@ -98,7 +103,7 @@ def settings_of(
     record: TrialRecord, default: TrialRecord | None, common: Mapping[str, Json]
 ) -> dict[str, Json]:
     """Return what a row shows of a configuration: how it differs, without what is in common."""
-    if record is default:
+    if same_trial(record, default):
         return {}
     differing = differences(record.config, default.config if default else None)
     if default is not None and is_baseline(record):
@@ -136,7 +141,7 @@ def _cells(
     default: TrialRecord | None,
     bounds: Mapping[str, tuple[float, float]],
 ) -> list[Text]:
-    gains = {} if record is default else ratios(record, default, objectives)
+    gains = {} if same_trial(record, default) else ratios(record, default, objectives)
     scores: list[Text] = []
     for objective, score in zip(objectives, record.scores or (), strict=True):
         cell = Text(quantity(score, objective.metric))

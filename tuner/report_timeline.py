@@ -218,4 +218,4 @@ def idle_text(trials: Sequence[Placed]) -> str:
     whole = slots * _end(trials)
     busy = sum(min(t.record.cost.total_s, t.ended_s - t.began_s) for t in trials)
     share = max(0.0, 1 - busy / whole) if whole else 0.0
-    return f"Idle: {share:.0%}." if whole else ""
+    return f"Idle: {share * 100:.0f} %." if whole else ""

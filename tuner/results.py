@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from tuner.records import Measured, TrialRecord
 from tuner.report_confirmed import Proof
 from tuner.report_table import front_rows
 from tuner.results_attribution import load_attribution
+from tuner.results_requests import requests_frame
 from tuner.store import Store, sqlite_url
 from tuner.store_importances import importances
 from tuner.tune import front
@@ -41,6 +42,8 @@ class StudyResults:
     repeats: tuple[TrialRecord, ...] = ()
     #: The machine that ran the study: ``hardware`` and ``versions``.
     machine: Mapping[str, Json] = field(default_factory=dict)
+    #: The command that ran the study last.
+    command: str = ""
     #: From which knobs the gain of a preset comes; None where that was not measured.
     attribution: Attribution | None = None
 
@@ -122,7 +125,7 @@ class StudyResults:
             model_digest=str(self.machine.get("model_digest", "")),
             versions=versions,
             hardware={**self.machine.get("hardware", {}), "device": facts.get("device")},
-            command=command,
+            command=command or self.command,
             date=date,
             simulated=bool(facts.get("simulated", False)),
             confirmed={one.trial: len(one.scores) for one in self.confirmed},
@@ -138,16 +141,39 @@ class StudyResults:
         return pd.DataFrame(rows)
 
     def trials_frame(self) -> pd.DataFrame:
-        """Return one row per trial: outcome, scores, cost, knobs; base units."""
+        """Return one row per trial: outcome, scores, cost, knobs, all measured values; base units.
+
+        Columns of measured values are named as metrics are; a knob's column has the knob's name.
+        """
         return pd.DataFrame([_row(record, self.objectives) for record in self.records])
+
+    def requests_frame(self, trials: Collection[int] | None = None) -> pd.DataFrame:
+        """Return one row per replayed request, of all trials or of some; times in seconds.
+
+        ``part`` says whether it is the search's or the confirmation's, ``trial`` is the number in
+        the search also for repeats. Trials without records are absent.
+        """
+        parts = [("search", self.folder / "trials", r.number, r) for r in self.records]
+        confirming = self.folder / "confirm" / "trials"
+        parts += [("confirm", confirming, int(r.point["member"]), r) for r in self.repeats]
+        frames = [
+            requests_frame(file).assign(part=part, trial=trial)
+            for part, folder, trial, record in parts
+            if trials is None or trial in trials
+            if (file := folder / str(record.number) / "requests.parquet").is_file()
+        ]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
 def _row(record: TrialRecord, objectives: tuple[Objective, ...]) -> dict[str, Json]:
     scores = record.scores or (None,) * len(objectives)
+    outcome = record.outcome
+    values = outcome.measurement.values if isinstance(outcome, Measured) else {}
     return {
         "trial": record.number,
-        "outcome": type(record.outcome).__name__.lower(),
-        "reason": getattr(record.outcome, "reason", None),
+        "outcome": type(outcome).__name__.lower(),
+        "reason": getattr(outcome, "reason", None),
+        "feasible": record.feasible,
         "label": record.config.label or None,
         **{objective.metric: s for objective, s in zip(objectives, scores, strict=True)},
         "start_s": record.cost.start_s,
@@ -156,6 +182,7 @@ def _row(record: TrialRecord, objectives: tuple[Objective, ...]) -> dict[str, Js
         "other_s": record.cost.other_s,
         "gpus": record.cost.gpus,
         **record.point,
+        **{name: value for name, value in values.items() if name not in record.point},
     }
 
 
@@ -191,6 +218,7 @@ def load_results(folder: str | Path) -> StudyResults:
         tuple(confirmed(repeats, records, store.objectives)),
         tuple(repeats),
         store.study.user_attrs.get("machine", {}),
+        str(store.study.user_attrs.get("command", "")),
     )
     shown = {record.number for record in results.deployable}
     return replace(results, attribution=load_attribution(store, shown))
