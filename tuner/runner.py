@@ -220,6 +220,7 @@ def predicting(
     return None if checker is None else Memory(checker.check, maxima(spec, hot))
 
 
+def refusing(checker: Checker | None, workload: Workload, memory: Memory | None = None) -> Check:
     """Return the check that needs no engine; without a checker it refuses nothing.
 
     ``memory`` refuses what does not fit; without it nothing is said about that.
