@@ -44,6 +44,8 @@ RANKS = {
     "replay": 6,
     "patience": 7,
     "knowledge": 10,
+    "accuracy": 4,
+    "blame": 5,
     "evaluate": 7,
     "strategies": 8,
     "pools": 8,

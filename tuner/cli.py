@@ -273,17 +273,25 @@ def replay(
 
 @app.command()
 def doctor(
+    study: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[RESULTS]", help="A study's results folder: look at what went wrong in it."
+        ),
+    ] = None,
     results: Annotated[Path, typer.Option(help="Where results are to be written.")] = Path(
         "results"
     ),
     port: Annotated[int, typer.Option(help="Port of the dashboard.")] = 8080,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is installed, what is missing or broken, and what to do about it."""
+    """Say what is installed, missing or broken, or what went wrong in a study, and what to do."""
     from tuner import doctor as looks
+    from tuner.doctor_results import diagnose_results
 
     with errors_as_exit_codes():
-        findings = looks.diagnose(looks.Targets(results=results, port=port))
+        targets = looks.Targets(results=results, port=port)
+        findings = diagnose_results(study) if study else looks.diagnose(targets)
         if as_json:
             print_json(looks.to_json(findings))
         else:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from tuner.accuracy import ATTRIBUTE, Drift, bounded, from_attribute
 from tuner.attribution import Attribution
 from tuner.config import Json, digest
 from tuner.confirm import Confirmed, confirmed
@@ -46,6 +47,8 @@ class StudyResults:
     command: str = ""
     #: From which knobs the gain of a preset comes; None where that was not measured.
     attribution: Attribution | None = None
+    #: What configurations cost in accuracy, by trial, where that was measured.
+    drifts: Mapping[int, Drift] = field(default_factory=dict)
 
     @property
     def front(self) -> list[TrialRecord]:
@@ -206,7 +209,8 @@ def open_store(folder: Path) -> Store:
 def load_results(folder: str | Path) -> StudyResults:
     """Read the results of a study from its folder."""
     store = open_store(Path(folder))
-    records = tuple(store.records())
+    drifts = from_attribute(store.study.user_attrs.get(ATTRIBUTE))
+    records = tuple(bounded(store.records(), drifts))
     repeats = stored(store, confirming(store.study.study_name))
     results = StudyResults(
         Path(folder),
@@ -221,7 +225,7 @@ def load_results(folder: str | Path) -> StudyResults:
         str(store.study.user_attrs.get("command", "")),
     )
     shown = {record.number for record in results.deployable}
-    return replace(results, attribution=load_attribution(store, shown))
+    return replace(results, attribution=load_attribution(store, shown), drifts=drifts)
 
 
 def stored(beside: Store, name: str) -> list[TrialRecord]:
