@@ -10,6 +10,7 @@ from tuner.errors import StudyError
 from tuner.job import Deadlines
 from tuner.study import Baseline, EngineSpec, load_study
 from tuner.study_hardware import Hardware
+from tuner.study_reader import KEYS
 from tuner.study_sections import (
     SAMPLERS,
     Budget,
@@ -30,6 +31,7 @@ def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
     assert spec.strategy == StrategySection("ride-along", "tpe", 0)
     assert spec.confirm == Confirm(5, 3)
     assert (spec.storage, spec.ray, spec.repeats) == (None, RaySection(), 1)
+    assert spec.early_end
     assert (spec.baselines, spec.constraints, spec.hardware, spec.warnings) == ((), (), None, ())
 
 
@@ -71,6 +73,7 @@ FULL = {
     "storage": "sqlite:///x.db",
     "ray": "{address: auto, slots: 2, gpus: 4}",
     "repeats": "2",
+    "early_end": "false",
     "hardware": "{gpu: H200, gpus: 8, memory_gib: 139.8}",
 }
 
@@ -96,6 +99,7 @@ def test_every_section_is_read(tmp_path: Path) -> None:
     assert spec.ray == RaySection("auto", 2, 4)
     assert spec.hardware == Hardware("H200", 8, 139.8)
     assert (spec.repeats, spec.storage, spec.confirm.members) == (2, "sqlite:///x.db", 0)
+    assert spec.early_end is False
 
 
 def test_the_resolved_text_is_a_study_that_means_the_same(tmp_path: Path) -> None:
@@ -172,8 +176,7 @@ def test_a_point_becomes_a_configuration(tmp_path: Path) -> None:
     [
         ("budgt", "{trials: 1}",
          "budgt (line 6): unknown key. Did you mean budget? Known: name, model, engine, space, "
-         "workload, objectives, constraints, budget, strategy, confirm, baselines, storage, ray, "
-         "repeats, hardware."),
+         f"{', '.join(KEYS[4:])}."),
         ("name", "a/b",
          'name (line 6): "a/b" names a folder: use letters, digits, \'.\', \'_\', \'-\'.'),
         ("name", "true", "name (line 6): needs text, found true: quote it if it is meant as text."),
@@ -205,7 +208,7 @@ def test_a_point_becomes_a_configuration(tmp_path: Path) -> None:
          "engine.args.a_b (line 2): a_b is given twice: dashes and underscores are the same."),
         ("engine", "{kind: vllm, deadlines: {start: 9}}",
          "engine.deadlines.start (line 2): unknown key. Did you mean start_s? "
-         "Known: start_s, request_s, replay_s, stall_s."),
+         "Known: start_s, request_s, replay_s, stall_s, trial_s."),
         ("model", "", "model (line 1): is missing: give {path: ...} or {name: org/model}."),
         ("model", "3",
          "model (line 1): needs a mapping, found 3: give {path: ...} or {name: org/model}."),

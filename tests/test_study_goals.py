@@ -43,7 +43,7 @@ def test_order_and_direction_are_kept(tmp_path: Path) -> None:
         ("[{metric: paced.e2e.p95, direction: minimize}]", "objectives[0].metric",
          'there is no metric "paced.e2e.p95". Did you mean paced.e2e.p99?'),
         ("[{metric: latency, direction: minimize}]", "objectives[0].metric",
-         'there is no metric "latency". It begins with saturated or paced, '
+         'there is no metric "latency". It begins with saturated or paced or capacity, '
          "as saturated.output_tokens_per_s."),
         ("[{metric: paced.e2e.p99, direction: minimize}, {metric: paced.e2e.p99, "
          "direction: minimize}]", "objectives[1].metric", "paced.e2e.p99 is given twice."),

@@ -112,9 +112,14 @@ def test_a_changed_trace_file_is_read_again(tmp_path: Path) -> None:
             "needs at least one measure, each named once.",
         ),
         (
+            "{synthetic: {}, measures: [capacity], slo: {attainment: 0.9}}",
+            "workload.measures",
+            "capacity asks how much load an slo bears: set slo (ttft_ms, tpot_ms, ...).",
+        ),
+        (
             "{synthetic: {}, measures: [packed]}",
             "workload.measures[0]",
-            'needs one of saturated, paced; found "packed". Did you mean paced?',
+            'needs one of saturated, paced, capacity; found "packed". Did you mean paced?',
         ),
         ("{synthetic: {}, window: {start_s: 1}}", "workload.window.duration_s", "is missing."),
         (

@@ -14,14 +14,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tuner import metrics
 from tuner.config import Json
 from tuner.engines import Engine, Launcher
 from tuner.errors import ConfigRejected, EngineFault, MeasurementInvalid
 from tuner.job import Job
+from tuner.measures import MEASURES, Bench, Collected
 from tuner.patience import Patience
 from tuner.records import (
     Cost,
+    Dominated,
     Faulted,
     Infeasible,
     Measured,
@@ -31,11 +32,7 @@ from tuner.records import (
 )
 from tuner.replay import Plan, replay
 from tuner.traces.tokens import TokenSource
-
-#: A paced replay is invalid when its P99 send lateness exceeds this ...
-LATENESS_LIMIT_S = 0.010
-#: ... and this share of its median TTFT.
-LATENESS_LIMIT_SHARE = 0.05
+from tuner.uncertainty import over_replays
 
 OnPhase = Callable[[str], None]
 
@@ -45,6 +42,8 @@ class _Spent:
     """Seconds by kind, on the event loop's clock."""
 
     seconds: dict[str, float] = field(default_factory=dict)
+    #: What the trial's replays had still to go, at least, when they were stopped.
+    saved_s: float = 0.0
 
     @contextlib.contextmanager
     def on(self, kind: str) -> Iterator[None]:
@@ -60,20 +59,6 @@ class _Spent:
         self.seconds[really] = self.seconds.pop(kind)
 
 
-@dataclass(slots=True)
-class _Collected:
-    """What the replays of a job gave so far."""
-
-    values: dict[str, list[float]] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
-    warnings: dict[str, None] = field(default_factory=dict)
-    records: list[tuple[str, int, RequestRecord]] = field(default_factory=list)
-
-    def add(self, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self.values.setdefault(name, []).append(float(value))
-
-
 async def evaluate(job: Job, launcher: Launcher, on_phase: OnPhase) -> tuple[Outcome, Cost]:
     """Run a job to its outcome. Never raises for what goes wrong in the trial itself.
 
@@ -81,9 +66,11 @@ async def evaluate(job: Job, launcher: Launcher, on_phase: OnPhase) -> tuple[Out
     """
     spent = _Spent()
     began = asyncio.get_running_loop().time()
+    phases = _Phases(on_phase)
     outcome: Outcome
     try:
-        outcome = Measured(await _measurement(job, launcher, on_phase, spent))
+        async with _within(job.deadlines.trial_s, phases):
+            outcome = await _outcome(job, launcher, phases, spent)
     except ConfigRejected as rejected:
         outcome = Infeasible(rejected.reason, rejected.detail)
     except EngineFault as fault:
@@ -93,47 +80,90 @@ async def evaluate(job: Job, launcher: Launcher, on_phase: OnPhase) -> tuple[Out
     total = asyncio.get_running_loop().time() - began
     other = max(total - sum(spent.seconds.values()), 0.0)
     seconds = {"start_s": 0.0, "reconfigure_s": 0.0, "replay_s": 0.0, **spent.seconds}
-    return outcome, Cost(**seconds, other_s=other)  # type: ignore[arg-type]
+    return outcome, Cost(**seconds, other_s=other, saved_s=spent.saved_s)  # type: ignore[arg-type]
 
 
-async def _measurement(
-    job: Job, launcher: Launcher, on_phase: OnPhase, spent: _Spent
-) -> Measurement:
+@dataclass(slots=True)
+class _Phases:
+    """Passes on what a job does now, and remembers it."""
+
+    tell: OnPhase
+    now: str = ""
+
+    def __call__(self, phase: str) -> None:
+        self.now = phase
+        self.tell(phase)
+
+
+@contextlib.asynccontextmanager
+async def _within(limit_s: float, phases: _Phases) -> AsyncIterator[None]:
+    """Run the body until the trial's deadline. Raises EngineFault("trial_deadline") after it."""
+    try:
+        async with asyncio.timeout(limit_s) as limit:
+            yield
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        detail = f"not measured within {limit_s:g} s; it was at: {phases.now}"
+        raise EngineFault("trial_deadline", detail) from None
+
+
+async def _outcome(job: Job, launcher: Launcher, phases: _Phases, spent: _Spent) -> Outcome:
     directory = Path(job.directory)
     directory.mkdir(parents=True, exist_ok=True)
-    collected = _Collected()
-    on_phase("starting engine")
+    log = directory / "engine.log"
+    phases("starting engine")
     async with contextlib.AsyncExitStack() as stack:
         with spent.on("start_s"):
-            launched = _launched(job, launcher, str(directory / "engine.log"))
-            engine = await stack.enter_async_context(launched)
-        if engine.facts.get("live", {}).get("reused"):
+            engine = await stack.enter_async_context(_launched(job, launcher, str(log)))
+        live = engine.facts.get("live", {})
+        if live.get("reused"):
             spent.was("start_s", "reconfigure_s")
         _fits(job, engine.facts)
-        prompts = _prompts(job, engine, "measured")
-        on_phase("warm-up")
+        bench = Bench(job, engine, _prompts(job, engine, "measured"), Path(live.get("log", log)))
+        phases("warm-up")
         await _warm_up(job, engine)
-        for repeat in range(job.repeats):
-            for measure in job.workload.measures:
-                on_phase(measure)
-                with spent.on("replay_s"):
-                    await _replay_once(job, engine, prompts, (measure, repeat), collected)
+        dominated = await _measured(bench, phases, spent)
+        spent.saved_s = bench.found.saved_s
         facts = {
             **engine.facts,
             "workload": job.workload.name,
             "workload_digest": job.workload.digest,
             "trace_digest": job.workload.trace.digest,
-            "prompts": prompts.recipe,
+            "prompts": bench.prompts.recipe,
         }
-        on_phase("stopping engine")
-    measurement = Measurement(
-        {name: statistics.median(values) for name, values in collected.values.items()},
-        collected.counts,
+        phases("stopping engine")
+    _write_requests(directory, bench.found.records)
+    if dominated is not None:
+        return dominated
+    measurement = _measurement(bench.found, facts)
+    text = json.dumps(asdict(measurement), indent=1, default=str)
+    (directory / "measurement.json").write_text(text + "\n")
+    return Measured(measurement)
+
+
+async def _measured(bench: Bench, phases: _Phases, spent: _Spent) -> Dominated | None:
+    """Make every measure of the job, ``repeats`` times, or stop where that is proven needless."""
+    for repeat in range(bench.job.repeats):
+        for name in bench.job.workload.measures:
+            phases(name)
+            with spent.on("replay_s"):
+                dominated = await MEASURES[name](bench, repeat)
+            if dominated is not None:
+                return dominated
+    return None
+
+
+def _measurement(found: Collected, facts: Mapping[str, Json]) -> Measurement:
+    """Return the medians over repeats, with intervals over them, or within the only replay."""
+    return Measurement(
+        {name: statistics.median(values) for name, values in found.values.items()},
+        found.counts,
         facts,
-        tuple(collected.warnings),
+        tuple(found.warnings),
+        {**found.intervals, **over_replays(found.values)},
+        {name: why for name, why in found.absent.items() if name not in found.values},
     )
-    _write(directory, measurement, collected.records)
-    return measurement
 
 
 @contextlib.asynccontextmanager
@@ -172,53 +202,6 @@ async def _warm_up(job: Job, engine: Engine) -> None:
     await replay(engine, plan, _prompts(job, engine, "warmup").prompt, job.deadlines)
 
 
-async def _replay_once(
-    job: Job,
-    engine: Engine,
-    prompts: TokenSource,
-    which: tuple[str, int],
-    collected: _Collected,
-) -> None:
-    measure, repeat = which
-    workload = job.workload
-    plan = Plan(
-        list(workload.trace),
-        paced=measure == "paced",
-        partly_open=workload.sessions == "partly-open",
-        lead_in_s=workload.lead_in_s,
-    )
-    await engine.reset()
-    records = await replay(engine, plan, prompts.prompt, job.deadlines)
-    values, counts, warnings = metrics.measure(measure, records, workload.slo)
-    counters = {f"{measure}.{name}": n for name, n in (await engine.counters()).items()}
-    collected.records += [(measure, repeat, record) for record in records]
-    _valid(measure, values, records)
-    collected.add({**values, **{n: v for n, v in counters.items() if n in metrics.NAMES}})
-    collected.counts.update(counts)
-    collected.warnings.update(dict.fromkeys(warnings))
-
-
-def _valid(measure: str, values: Mapping[str, float], records: Sequence[RequestRecord]) -> None:
-    """Raise where the replay says nothing about the engine."""
-    if not any(record.ok for record in records):
-        first = next((record.error for record in records if record.error), "short answers only")
-        raise EngineFault("too_many_errors", f"no request of {len(records)} succeeded: {first}")
-    if measure != "paced":
-        return
-    late = values.get("paced.lateness.p99", 0.0)
-    allowed = max(LATENESS_LIMIT_S, LATENESS_LIMIT_SHARE * values.get("paced.ttft.p50", 0.0))
-    if late > allowed:
-        raise MeasurementInvalid(
-            "client_late",
-            f"P99 send lateness {late * 1e3:.1f} ms exceeds {allowed * 1e3:.1f} ms: "
-            "the client was too busy to keep the schedule",
-        )
-
-
-def _write(
-    directory: Path, measurement: Measurement, records: Sequence[tuple[str, int, RequestRecord]]
-) -> None:
-    text = json.dumps(asdict(measurement), indent=1, default=str)
-    (directory / "measurement.json").write_text(text + "\n")
+def _write_requests(directory: Path, records: Sequence[tuple[str, int, RequestRecord]]) -> None:
     rows = [{"measure": m, "repeat": n, **asdict(record)} for m, n, record in records]
     pq.write_table(pa.Table.from_pylist(rows), directory / "requests.parquet")

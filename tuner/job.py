@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from tuner.config import EngineConfig, digest
+from tuner.objectives import Constraint, Objective
 from tuner.trace import Trace
 
+#: Measures that are one replay each, and those that a workload asks for unless it says otherwise.
+REPLAYS = ("saturated", "paced")
 #: The measures that a workload can ask for.
-MEASURES = ("saturated", "paced")
+MEASURES = (*REPLAYS, "capacity")
 Sessions = Literal["partly-open", "open"]
 
 
@@ -29,6 +33,10 @@ class Slo:
         """Return the bounds of a class; a class without its own has those of "default"."""
         return self.bounds.get(slo_class, self.bounds.get("default", {}))
 
+    def allowed_misses(self, requests: int) -> int:
+        """Return how many of so many requests may miss a bound."""
+        return math.floor(requests * (1 - self.attainment) + 1e-9)
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -36,7 +44,7 @@ class Workload:
 
     name: str
     trace: Trace
-    measures: tuple[str, ...] = MEASURES
+    measures: tuple[str, ...] = REPLAYS
     slo: Slo = field(default_factory=Slo)
     #: Requests of the discarded warm-up after an engine start; their prompts are disjoint.
     warmup_requests: int = 32
@@ -87,6 +95,8 @@ class Deadlines:
     replay_s: float = 3600.0
     #: No token from any request for this long while some are open: ``stalled``.
     stall_s: float = 120.0
+    #: One trial, from the launch of its engine to its last value: ``trial_deadline``.
+    trial_s: float = 10_800.0
 
     @property
     def start_at_most_s(self) -> float:
@@ -96,6 +106,16 @@ class Deadlines:
     def to_json(self) -> dict[str, float]:
         """Return a plain mapping."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Rivals:
+    """What a trial must beat to be of use: the goals of its study, and the front found so far."""
+
+    objectives: tuple[Objective, ...]
+    constraints: tuple[Constraint, ...] = ()
+    #: Scores of measured trials that meet every constraint, in the objectives' order.
+    front: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +129,5 @@ class Job:
     deadlines: Deadlines = field(default_factory=Deadlines)
     #: Replays of each measure.
     repeats: int = 1
+    #: A trial that is proven off the front is stopped. None: measure all, whatever it shows.
+    rivals: Rivals | None = None

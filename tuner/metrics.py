@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.job import MEASURES, Slo
+from tuner.job import REPLAYS, Slo
 from tuner.records import RequestRecord
 
 Floats = NDArray[np.float64]
@@ -61,14 +61,24 @@ def meets(record: RequestRecord, slo: Slo) -> bool:
     if not record.ok:
         return False
     bounds = slo.of(record.slo_class)
-    inter = gaps(record)
-    seen = {
-        "ttft": ttft(record),
-        "e2e": e2e(record),
-        "tpot": tpot(record),
-        "itl": float(inter.max()) if len(inter) else None,
-    }
-    return all((value := seen[name]) is None or value <= bound for name, bound in bounds.items())
+    return all(
+        (value := _BOUNDED[name](record)) is None or value <= bound
+        for name, bound in bounds.items()
+    )
+
+
+def _longest_gap(record: RequestRecord) -> float | None:
+    between = gaps(record)
+    return float(between.max()) if len(between) else None
+
+
+#: What an SLO can bound: name -> value of a request, None where it has none.
+_BOUNDED: dict[str, Callable[[RequestRecord], float | None]] = {
+    "ttft": ttft,
+    "e2e": e2e,
+    "tpot": tpot,
+    "itl": _longest_gap,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +154,14 @@ _PER_MEASURE = (
     *COUNTERS,
     *(f"{name}.{statistic}" for name in DISTRIBUTIONS for statistic in STATISTICS),
 )
+#: What the search for the capacity gives: see ``tuner.capacity``.
+CAPACITY = ("requests_per_s", "rate_scale", "attainment", "probes")
 #: Every metric name that a measurement can hold.
-NAMES = (*(f"{measure}.{name}" for measure in MEASURES for name in _PER_MEASURE), COST)
+NAMES = (
+    *(f"{measure}.{name}" for measure in REPLAYS for name in _PER_MEASURE),
+    COST,
+    *(f"capacity.{name}" for name in CAPACITY),
+)
 
 
 def measure(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,6 +38,10 @@ class Constraint:
         """
         value = measurement.values.get(self.metric)
         return 1.0 if value is None else self.excess(value)
+
+    def excess_of(self, bound: Mapping[str, float]) -> float:
+        """Return how far the best values still to be reached miss the bound; 0 where unknown."""
+        return self.excess(bound[self.metric]) if self.metric in bound else 0.0
 
     def excess(self, value: float) -> float:
         """Return how far a value misses the bound: <= 0 where it holds."""

@@ -48,6 +48,10 @@ class Measurement:
     counts: Mapping[str, int] = field(default_factory=dict)
     facts: Mapping[str, Json] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    #: 95 % intervals of the main values: Student's t over repeats, else bootstrap over requests.
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    #: Values that were asked for and could not be had, and why, where that is known.
+    absent: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,8 @@ class Cost:
     replay_s: float = 0.0
     other_s: float = 0.0
     gpus: int = 0
+    #: What early ends saved, at least: the scheduled rest of replays that were stopped.
+    saved_s: float = 0.0
 
     @property
     def total_s(self) -> float:
@@ -123,6 +129,8 @@ class TrialRecord:
     #: One number per constraint, feasible where <= 0.
     violations: tuple[float, ...] = ()
     cost: Cost = field(default_factory=Cost)
+    #: Seconds since the epoch at which it was begun and ended; None where the storage has no times.
+    span_s: tuple[float, float] | None = field(default=None, compare=False)
 
     @property
     def feasible(self) -> bool:

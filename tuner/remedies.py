@@ -26,6 +26,10 @@ REMEDIES = {
     "engine_died": "look at the end of the trial's engine.log",
     "stalled": "the engine took requests and made no token; look at the trial's engine.log",
     "deadline": "raise engine.deadlines.replay_s, or cut the workload",
+    "trial_deadline": "raise engine.deadlines.trial_s, or cut the workload or its measures",
+    "kernel_compiled": "kernels are still compiled while requests run: raise warmup.requests, and "
+    "keep the kernel cache between starts",
+    "slo_out_of_reach": "loosen the slo's bounds, or start from a trace with less load",
     "port_taken": "another program has the port; end it or let the slot take another one",
     "worker_lost": "the Ray worker or its node went away; look at the node's memory",
     "gpu_busy": "another process holds GPU memory; end it (nvidia-smi names it) and run again",

@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
@@ -20,16 +19,11 @@ from tuner.engines import Engine
 from tuner.errors import EngineFault, RequestRejected
 from tuner.job import Deadlines
 from tuner.records import RequestRecord
+from tuner.replay_ahead import Ahead, Prompts
 from tuner.trace import Request
 
-#: Makes the token ids of a request.
-Prompts = Callable[[Request], Sequence[int]]
-
-#: Prompts are made ahead of their time, up to this many tokens and requests.
-AHEAD_TOKENS = 4_000_000
-AHEAD_REQUESTS = 4096
-#: A prompt is made ahead where its expected cost and this much time fit before the next send.
-PREPARE_MARGIN_S = 0.0005
+#: Seconds between looks at whether a replay is decided.
+LOOK_S = 0.2
 #: A request this near to its time leaves: an event loop's timers are good to about 1 ms.
 EARLY_S = 0.0005
 
@@ -55,6 +49,20 @@ class Plan:
     lead_in_s: float = 0.0
 
 
+class Judge(Protocol):
+    """Knows what a replay is for, and so when its rest can no longer matter."""
+
+    def take(self, record: RequestRecord) -> None:
+        """Take note of a request that has ended."""
+
+    def decided(self, now_s: float, open: Collection[RequestRecord]) -> bool:
+        """Whether to stop at ``now_s`` of the replay's clock; ``open``: records at the engine."""
+
+
+class _Decided(Exception):
+    """The judge has seen enough."""
+
+
 @dataclass(slots=True)
 class _Replay:
     engine: Engine
@@ -64,11 +72,14 @@ class _Replay:
     clock: Callable[[], float]
     #: One per request, done when the request has ended, with the time of its end.
     ended: dict[int, asyncio.Future[float]]
+    judge: Judge | None = None
     records: dict[int, RequestRecord] = field(default_factory=dict)
     #: Requests at the engine.
-    at_engine: int = 0
+    open: dict[int, RequestRecord] = field(default_factory=dict)
     #: When the clock of the records was at 0.
     start: float = 0.0
+    #: What ends the replay before its last answer.
+    ending: str = "deadline"
 
     def now(self) -> float:
         return self.clock() - self.start
@@ -83,8 +94,8 @@ class _Replay:
 
     async def send(self, request: Request, prompt: Sequence[int], scheduled: float) -> None:
         """Send one request and record what came of it."""
-        record = _record(request, self.plan, scheduled, sent_s=self.now())
-        self.at_engine += 1
+        record = record_of(request, self.plan, scheduled, sent_s=self.now())
+        self.open[request.id] = record
         try:
             async with asyncio.timeout(self.deadlines.request_s):
                 done = await self.engine.generate(request, prompt)
@@ -100,11 +111,13 @@ class _Replay:
             wait_s = self.deadlines.request_s
             record = replace(record, error=f"deadline: no full answer within {wait_s:g} s")
         except asyncio.CancelledError:
-            record = replace(record, error="deadline: the replay ended before the answer")
+            record = replace(record, error=f"{self.ending}: the replay ended before the answer")
             raise
         finally:
-            self.at_engine -= 1
+            del self.open[request.id]
             self.records[request.id] = record
+            if self.judge is not None:
+                self.judge.take(record)
             self.ended[request.id].set_result(self.now())
 
     async def follow(self, request: Request) -> None:
@@ -125,7 +138,7 @@ class _Replay:
         The clock starts when as many prompts are ready as the bounds allow.
         """
         roots = [request for request in self.plan.requests if not self.waits(request)]
-        ahead = _Ahead(self.prompts, iter(roots), self.clock)
+        ahead = Ahead(self.prompts, iter(roots), self.clock)
         while ahead.prepare():
             pass
         self.start = self.clock()
@@ -146,85 +159,52 @@ class _Replay:
         while True:
             await asyncio.sleep(self.deadlines.stall_s)
             after = await self._progress()
-            if self.at_engine and before == after:
+            if self.open and before == after:
                 raise EngineFault("stalled", f"no token for {self.deadlines.stall_s:g} s")
             before = after
 
     async def _progress(self) -> tuple[object, ...]:
         counters = await self.engine.counters()
-        return len(self.records), self.at_engine, counters.get("generated_tokens")
+        return len(self.records), len(self.open), counters.get("generated_tokens")
 
-
-class _Ahead:
-    """Requests in order with their prompts, prepared up to a bound."""
-
-    def __init__(
-        self, prompts: Prompts, requests: Iterator[Request], clock: Callable[[], float]
-    ) -> None:
-        self._prompts = prompts
-        self._requests = requests
-        self._clock = clock
-        self._next = next(requests, None)
-        self._ready: deque[tuple[Request, Sequence[int]]] = deque()
-        self._tokens = 0
-        #: Of the prompts made so far.
-        self._spent_s = 0.0
-        self._made_tokens = 1
-
-    def fits(self, spare_s: float) -> bool:
-        """Whether the next prompt can be made in this time, going by those made so far."""
-        if self._next is None:
-            return False
-        expected_s = self._next.prompt_tokens * self._spent_s / self._made_tokens
-        return expected_s + PREPARE_MARGIN_S < spare_s
-
-    def prepare(self) -> bool:
-        """Prepare one more; False when nothing is left or the bound is reached."""
-        request = self._next
-        full = self._tokens > AHEAD_TOKENS or len(self._ready) >= AHEAD_REQUESTS
-        if request is None or full:
-            return False
-        began = self._clock()
-        self._ready.append((request, self._prompts(request)))
-        self._spent_s += self._clock() - began
-        self._made_tokens += request.prompt_tokens
-        self._tokens += request.prompt_tokens
-        self._next = next(self._requests, None)
-        return True
-
-    def due_s(self) -> float | None:
-        """Arrival of the next request, None when none is left."""
-        if not self._ready:
-            self.prepare()
-        return self._ready[0][0].arrival_s if self._ready else None
-
-    def pop(self) -> tuple[Request, Sequence[int]]:
-        request, prompt = self._ready.popleft()
-        self._tokens -= request.prompt_tokens
-        return request, prompt
+    async def look(self, judge: Judge) -> None:
+        """Stop the replay once the judge has seen enough."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if judge.decided(self.now(), self.open.values()):
+                self.ending = "stopped"
+                self.judge = None  # what is cut off now says nothing about the engine
+                raise _Decided
 
 
 async def replay(
-    engine: Engine, plan: Plan, prompts: Prompts, deadlines: Deadlines
+    engine: Engine,
+    plan: Plan,
+    prompts: Prompts,
+    deadlines: Deadlines,
+    judge: Judge | None = None,
 ) -> list[RequestRecord]:
     """Send the plan's requests to an idle engine and return one record each, in the plan's order.
 
-    Refused, failed and overdue requests are recorded as such. Raises EngineFault where the engine
-    broke ("stalled": nothing was generated for ``deadlines.stall_s``).
+    Refused, failed and overdue requests are recorded as such, and so are those that were open or
+    not sent yet when the judge stopped the replay. Raises EngineFault where the engine broke
+    ("stalled": nothing was generated for ``deadlines.stall_s``).
     """
     loop = asyncio.get_running_loop()
     ended = {request.id: loop.create_future() for request in plan.requests}
-    run = _Replay(engine, plan, _ready_to_send(engine, prompts), deadlines, loop.time, ended)
+    run = _Replay(engine, plan, _ready_to_send(engine, prompts), deadlines, loop.time, ended, judge)
     try:
         with _steady_memory(), contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadlines.replay_s):
                 await _run(run)
+    except* _Decided:
+        pass
     except* EngineFault as faults:
         raise faults.exceptions[0] from None
-    unsent = "deadline: never sent"
+    unsent = f"{run.ending}: never sent"
     return [
         run.records.get(request.id)
-        or replace(_record(request, plan, request.arrival_s * plan.paced), error=unsent)
+        or record_of(request, plan, request.arrival_s * plan.paced, error=unsent)
         for request in plan.requests
     ]
 
@@ -238,16 +218,20 @@ def _ready_to_send(engine: Engine, prompts: Prompts) -> Prompts:
 
 async def _run(run: _Replay) -> None:
     async with asyncio.TaskGroup() as group:
-        watch = group.create_task(run.watch())
+        watching = [group.create_task(run.watch())]
+        if run.judge is not None:
+            watching.append(group.create_task(run.look(run.judge)))
         await run.dispatch(group)
         if run.ended:
             await asyncio.wait(run.ended.values())
-        watch.cancel()
+        for watch in watching:
+            watch.cancel()
 
 
-def _record(
-    request: Request, plan: Plan, scheduled: float, sent_s: float | None = None
+def record_of(
+    request: Request, plan: Plan, scheduled: float, sent_s: float | None = None, error: str = ""
 ) -> RequestRecord:
+    """Return the record of a request that has no answer (yet)."""
     return RequestRecord(
         id=request.id,
         slo_class=request.slo_class,
@@ -255,6 +239,7 @@ def _record(
         output_tokens=request.output_tokens,
         scheduled_s=scheduled,
         sent_s=sent_s,
+        error=error,
         scored=request.arrival_s >= plan.lead_in_s,
     )
 

@@ -76,6 +76,8 @@ class StudySpec:
     ray: RaySection = field(default_factory=RaySection)
     #: Replays of each measure in a trial.
     repeats: int = 1
+    #: Whether a trial that is proven off the front is stopped.
+    early_end: bool = True
     hardware: Hardware | None = None
     price: Price | None = None
     #: What is allowed but hardly meant, each as ``file: field: message``.

@@ -24,7 +24,7 @@ from tuner.study_sections import (
     parse,
 )
 from tuner.study_space import SpaceReader
-from tuner.study_values import show, text, whole
+from tuner.study_values import flag, show, text, whole
 from tuner.study_workload import WorkloadSpec, read_workload
 from tuner.yaml_file import At, Tree, nearest
 
@@ -32,8 +32,8 @@ T = TypeVar("T")
 
 KEYS = (
     "name", "model", "engine", "space", "workload", "objectives", "constraints", "budget",
-    "strategy", "confirm", "attribution", "baselines", "storage", "ray", "repeats", "hardware",
-    "price",
+    "strategy", "confirm", "attribution", "baselines", "storage", "ray", "repeats", "early_end",
+    "hardware", "price",
 )  # fmt: skip
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -71,6 +71,7 @@ class StudyReader:
             "storage": self._storage(),
             "ray": self._section(RaySection, "ray"),
             "repeats": self._single("repeats", _count, 1),
+            "early_end": self._single("early_end", flag, True),
             "hardware": read_hardware(tree),
             "price": self._section(Price, "price") if tree.get(("price",)) else None,
         }

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
 from tuner import study_values as values
 from tuner.config import Json
-from tuner.job import MEASURES, Deadlines
+from tuner.job import MEASURES, REPLAYS, Deadlines
 from tuner.yaml_file import At, Tree, nearest
 
 T = TypeVar("T")
@@ -128,6 +128,7 @@ class DeadlinesSection:
     request_s: Positive = _DEADLINES.request_s
     replay_s: Positive = _DEADLINES.replay_s
     stall_s: Positive = _DEADLINES.stall_s
+    trial_s: Positive = _DEADLINES.trial_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +232,7 @@ class WorkloadSection:
     synthetic: dict[str, Free] | None = None
     window: Window | None = None
     transforms: tuple[dict[str, Free], ...] = ()
-    measures: tuple[_words(*MEASURES), ...] = MEASURES  # type: ignore[valid-type]
+    measures: tuple[_words(*MEASURES), ...] = REPLAYS  # type: ignore[valid-type]
     slo: SloSection = field(default_factory=SloSection)
     warmup: Warmup = field(default_factory=Warmup)
     held_out: Part = 0.0

@@ -48,6 +48,7 @@ def resolved(spec: StudySpec) -> str:
         "storage": spec.storage,
         "ray": as_json(spec.ray),
         "repeats": spec.repeats,
+        "early_end": spec.early_end,
     }
     if spec.hardware is not None:
         content["hardware"] = as_json(spec.hardware)

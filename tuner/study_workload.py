@@ -53,6 +53,9 @@ def read_workload(tree: Tree, at: At, default_name: str) -> WorkloadSpec | None:
         tree.report(at, f"needs exactly one of trace, synthetic; found {found}.")
     if not section.measures or len(set(section.measures)) < len(section.measures):
         tree.report((*at, "measures"), "needs at least one measure, each named once.")
+    if "capacity" in section.measures and not _bounded(section):
+        message = "capacity asks how much load an slo bears: set slo (ttft_ms, tpot_ms, ...)."
+        tree.report((*at, "measures"), message)
     section = _with_path(section, tree, at)
     _check_synthetic(section, tree, at)
     _check_steps(section, tree, (*at, "transforms"))
@@ -60,6 +63,10 @@ def read_workload(tree: Tree, at: At, default_name: str) -> WorkloadSpec | None:
         return None
     name = section.name or default_name
     return WorkloadSpec(name, replace(section, name=None), tree.place((*at, "measures")).file)
+
+
+def _bounded(section: WorkloadSection) -> bool:
+    return any(b.seconds() for b in (section.slo, *section.slo.classes.values()))
 
 
 def _with_path(section: WorkloadSection, tree: Tree, at: At) -> WorkloadSection:

@@ -1,0 +1,220 @@
+"""A trial that is proven off the front is stopped, and the front is the same as without that."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.queueing import QueueingLauncher
+from tests.test_tune import OBJECTIVES, SPACE, Watcher, loop, trace
+from tuner.config import EngineConfig
+from tuner.engines.simulated import SimulatedCosts, SimulatedLauncher
+from tuner.evaluate import evaluate
+from tuner.job import Deadlines, Job, Rivals, Slo, Workload
+from tuner.objectives import Constraint, Objective, scores
+from tuner.pools.inline import InlinePool
+from tuner.records import Cost, Dominated, Faulted, Measured, Outcome, TrialRecord
+from tuner.strategies.plain import KnownGood, Plain
+from tuner.trace import Trace
+from tuner.tune import front
+
+THROUGHPUT = Objective("saturated.output_tokens_per_s", maximize=True)
+P99 = Objective("paced.e2e.p99", maximize=False)
+GOALS = [
+    (THROUGHPUT, P99),
+    (P99,),
+    (THROUGHPUT, Objective("paced.ttft.p90", False), Objective("paced.e2e.p50", False)),
+    (THROUGHPUT, Objective("paced.attainment", True)),
+    (Objective("saturated.e2e.p50", False), Objective("paced.tpot.max", False)),
+]
+CONSTRAINTS = [
+    (),
+    (Constraint("paced.error_share", upper=0.02),),
+    (Constraint("paced.attainment", lower=0.9), Constraint("paced.error_share", upper=0.1)),
+    (Constraint("paced.e2e.p99", upper=3.0),),
+]
+SLO = Slo({"default": {"ttft": 0.5, "tpot": 0.1}})
+
+
+@pytest.fixture(autouse=True)
+def no_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual time needs no care for memory, and a collection takes longer than a replay."""
+    monkeypatch.setattr("gc.collect", lambda: 0)
+
+
+def random_trace(random: np.random.Generator, n: int = 40) -> Trace:
+    arrivals = np.cumsum(random.exponential(0.2, n)) * 1e6
+    return Trace.build(arrivals, np.full(n, 4), random.integers(1, 10, n))
+
+
+def random_engines(random: np.random.Generator, n: int = 6) -> list[EngineConfig]:
+    return [
+        EngineConfig(
+            "queue",
+            {
+                "servers": int(random.integers(1, 9)),
+                "token_s": float(random.uniform(0.01, 0.2)),
+                "refuse": frozenset(random.integers(0, 40, random.integers(0, 2)).tolist()),
+            },
+        )
+        for _ in range(n)
+    ]
+
+
+def measured(job: Job, launcher: QueueingLauncher | None = None) -> tuple[Outcome, Cost]:
+    launcher = launcher or QueueingLauncher()
+    return launcher.run(evaluate(job, launcher, lambda phase: None))
+
+
+def study(
+    configs: list[EngineConfig], workload: Workload, rivals: Rivals, folder: Path, early: bool
+) -> list[TrialRecord]:
+    records: list[TrialRecord] = []
+    for number, config in enumerate(configs):
+        best = tuple(member.scores or () for member in front(records, rivals.objectives))
+        job = Job(number, config, workload, str(folder / f"{early}-{number}"))
+        job = replace(job, rivals=replace(rivals, front=best) if early else None)
+        outcome, cost = measured(job)
+        record = TrialRecord(number, config, {}, outcome, cost=cost)
+        if isinstance(outcome, Measured):
+            found = outcome.measurement
+            violations = tuple(c.violation(found) for c in rivals.constraints)
+            record = replace(record, scores=scores(found, rivals.objectives), violations=violations)
+        records.append(record)
+    return records
+
+
+def test_the_front_is_the_same_with_and_without_early_ends(tmp_path: Path) -> None:
+    stopped = 0
+    for seed, (goals, constraints) in enumerate(itertools.product(GOALS, CONSTRAINTS)):
+        random = np.random.default_rng(seed)
+        workload = Workload("w", random_trace(random), slo=SLO, warmup_requests=1)
+        configs, rivals = random_engines(random), Rivals(goals, constraints)
+        whole = study(configs, workload, rivals, tmp_path, early=False)
+        early = study(configs, workload, rivals, tmp_path, early=True)
+        expected = [(r.number, r.scores) for r in front(whole, goals)]
+        assert [(r.number, r.scores) for r in front(early, goals)] == expected, (goals, constraints)
+        for one, other in zip(whole, early, strict=True):
+            if isinstance(other.outcome, Dominated):
+                stopped += 1
+                assert other.cost.replay_s <= one.cost.replay_s
+                _holds(other.outcome, one.outcome, goals)
+            else:
+                assert other.outcome == one.outcome
+    assert stopped > 25
+
+
+def _holds(stopped: Dominated, whole: Outcome, goals: tuple[Objective, ...]) -> None:
+    """The bound is one: the whole measurement is no better in any metric of it."""
+    assert isinstance(whole, Measured)
+    directions = {goal.metric: goal.maximize for goal in goals} | {"paced.attainment": True}
+    for metric, bound in stopped.bound.items():
+        value = whole.measurement.values[metric]
+        if directions.get(metric, False):
+            assert value <= bound
+        else:
+            assert value >= bound
+
+
+SLOW = EngineConfig("queue", {"servers": 1, "token_s": 1.0})
+
+
+def slow_job(tmp_path: Path, **changes: object) -> Job:
+    """100 requests of one token, 0.5 s apart, before one server that takes 1 s for each."""
+    trace = Trace.build(np.arange(100) * 500_000, np.full(100, 4), np.ones(100, np.int32))
+    rivals = Rivals((THROUGHPUT, P99), (Constraint("paced.error_share", upper=0.0),), ((2.0, 5.0),))
+    workload = Workload("w", trace, warmup_requests=0)
+    return Job(0, SLOW, workload, str(tmp_path), **{"rivals": rivals, **changes})  # type: ignore[arg-type]
+
+
+def test_a_trial_is_stopped_at_the_second_request_that_exceeds_what_it_needs(
+    tmp_path: Path,
+) -> None:
+    # Request i has taken 5 s at 5 + i / 2 and would end at i + 1: the ninth is the first beyond 5 s
+    # (9.0 s - 4.0 s = 5 s exactly), so 9 and 10 count, open, from 9.5 s and 10 s on.
+    launcher = QueueingLauncher()
+    outcome, cost = measured(slow_job(tmp_path), launcher)
+    assert isinstance(outcome, Dominated)
+    assert outcome.bound[THROUGHPUT.metric] == pytest.approx(1.0)
+    assert outcome.bound[P99.metric] == pytest.approx(5.0)
+    assert "paced.e2e.p99 cannot be better than 5: certain after 10 of 100" in outcome.detail
+    paced_s = cost.replay_s - 100.0
+    assert 10.0 < paced_s < 10.5
+    assert cost.saved_s == pytest.approx(49.5 - paced_s)
+    assert launcher.engines[0].cut_off > 0
+    assert launcher.engines[0].resets == 3  # before both replays, and after what was cut off
+    assert not (tmp_path / "measurement.json").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rivals": None},
+        {"repeats": 3},  # medians are not known before the last replay
+        {"rivals": Rivals((THROUGHPUT, P99), (), ())},  # nobody to lose against
+        {"rivals": Rivals((THROUGHPUT, P99), (), ((0.5, 5.0),))},  # the rival has less throughput
+        {"rivals": Rivals((THROUGHPUT, Objective("paced.goodput", True)), (), ((2.0, 5.0),))},
+        {"rivals": Rivals((Objective("paced.itl.p99", False),), (), ((0.0,),))},
+    ],
+)
+def test_what_cannot_be_proven_is_measured_whole(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    job = slow_job(tmp_path, **changes)
+    if changes.get("repeats"):
+        job = replace(job, workload=replace(job.workload, measures=("paced",)))
+    outcome, cost = measured(job)
+    assert isinstance(outcome, Measured)
+    assert cost.saved_s == 0.0
+
+
+def test_requests_beyond_the_deadline_of_a_replay_have_failed_before_it_begins(
+    tmp_path: Path,
+) -> None:
+    # From 20 s on nothing is sent any more: 60 of 100 requests are lost, whatever the engine does.
+    job = slow_job(tmp_path, deadlines=Deadlines(replay_s=20.0))
+    limit = Constraint("paced.error_share", upper=0.5)
+    job = replace(job, workload=replace(job.workload, measures=("paced",)))
+    job = replace(job, rivals=Rivals((P99,), (limit,)))
+    outcome, cost = measured(job)
+    assert isinstance(outcome, Dominated)
+    assert outcome.bound == {"paced.error_share": pytest.approx(0.6)}
+    assert cost.replay_s < 1.5
+
+
+def test_a_broken_engine_is_no_slow_one(tmp_path: Path) -> None:
+    config = EngineConfig("queue", {"token_s": 0.1, "refuse": frozenset(range(100))})
+    outcome, _ = measured(replace(slow_job(tmp_path), config=config))
+    assert isinstance(outcome, Faulted)
+    assert outcome.reason == "too_many_errors"
+
+
+def test_the_loop_stops_trials_keeps_baselines_whole_and_stores_the_bound(tmp_path: Path) -> None:
+    costs = SimulatedCosts(step_s=0.02, noise=0.0)
+
+    def run(early: bool) -> tuple[list[TrialRecord], Watcher]:
+        folder, watcher = tmp_path / str(early), Watcher()
+        folder.mkdir()
+        running = loop(folder, early_end=early, observers=[watcher])
+        running.pool = InlinePool(SimulatedLauncher(costs), evaluate)
+        running.strategy = Plain(running.store, SPACE, EngineConfig("m"), "random", trials=8)
+        running.strategy.enqueue(KnownGood("baseline: vllm serve defaults"))
+        running.workload = Workload("w", trace(), warmup_requests=0)
+        running.run()
+        return running.store.records(), watcher
+
+    (whole, _), (early, watcher) = run(False), run(True)
+    assert [r.config for r in whole] == [r.config for r in early]
+    stopped = [r for r in early if isinstance(r.outcome, Dominated)]
+    assert stopped
+    assert isinstance(early[0].outcome, Measured)
+    best = [(r.number, r.scores) for r in front(early, OBJECTIVES)]
+    assert best == [(r.number, r.scores) for r in front(whole, OBJECTIVES)]
+    for record in stopped:
+        assert set(record.outcome.bound) == {o.metric for o in OBJECTIVES}  # type: ignore[union-attr]
+        assert record.scores is None
+        assert record.cost.saved_s > 0
+    told = [event.record for event in watcher.events if hasattr(event, "record")]
+    assert [r.outcome for r in told] == [r.outcome for r in early]
