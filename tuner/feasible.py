@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,8 +22,10 @@ from tuner.tune import Check
 WHOLE = 1000
 #: Points that are looked at before a study is called hopeless.
 ENOUGH = 200
-#: Points of one value, or of one end of a range, that have to be refused for it to be called dead.
+#: A value or an end of a range is dead after this many refused points of a sample at least, and
+#: after so many that their being refused has this chance where the range has nothing to do with it.
 _TELLING = 5
+_UNLIKELY = 1e-4
 
 Looked = tuple[Point, Infeasible | None]
 
@@ -85,54 +89,56 @@ def reasons(looked: Sequence[Looked]) -> list[Refused]:
     ]
 
 
-def suggestions(spec: StudySpec, looked: Sequence[Looked]) -> list[str]:
-    """Return how to narrow the space by what no other knob can save, a sentence per range."""
-    if all(why is not None for _, why in looked):
+def suggestions(spec: StudySpec, looked: Sequence[Looked], *, whole: bool) -> list[str]:
+    """Return how to narrow the space by what no other knob can save, a sentence per range.
+
+    ``whole``: the points are all there are. Of a sample, a range is only called dead where chance
+    would hardly refuse so many points in a row.
+    """
+    refused = sum(why is not None for _, why in looked)
+    if refused in (0, len(looked)):
         return []  # nothing to tell apart
-    return [said for knob in spec.space.knobs for said in _dead(knob, looked)]
+    by_chance = math.log(_UNLIKELY) / math.log(refused / len(looked))
+    enough = 1 if whole else max(_TELLING, math.ceil(by_chance))
+    return [said for knob in spec.space.knobs for said in _dead(knob, looked, enough)]
 
 
-def _dead(knob: Knob, looked: Sequence[Looked]) -> list[str]:
+def _dead(knob: Knob, looked: Sequence[Looked], enough: int) -> list[str]:
     with_it = [(point[knob.name], why) for point, why in looked if knob.name in point]
     if isinstance(knob.domain, ChoiceDomain):
-        return _dead_options(knob, with_it)
-    return [*_dead_end(knob, with_it, low=True), *_dead_end(knob, with_it, low=False)]
+        found = ((f"{knob.name} {_shown(o)}", o) for o in knob.domain.options)
+        dead = [(name, [why for value, why in with_it if value == o]) for name, o in found]
+        return [
+            f"{name}: refused at every point looked at ({len(whys)}), {_mostly(whys)}: drop it"
+            for name, whys in dead
+            if len(whys) >= enough and None not in whys
+        ]
+    return _dead_ends(knob, with_it, enough)
 
 
-def _dead_options(knob: Knob, with_it: Sequence[tuple[Json, Infeasible | None]]) -> list[str]:
-    assert isinstance(knob.domain, ChoiceDomain)
-    said = []
-    for option in knob.domain.options:
-        whys = [why for value, why in with_it if value == option]
-        refused = [why for why in whys if why is not None]
-        if len(refused) >= _TELLING and len(refused) == len(whys):
-            said.append(
-                f"{knob.name} {_shown(option)}: refused at every point looked at "
-                f"({len(refused)}), {refused[0].reason}: drop it"
-            )
-    return said
-
-
-def _dead_end(
-    knob: Knob, with_it: Sequence[tuple[Json, Infeasible | None]], *, low: bool
+def _dead_ends(
+    knob: Knob, with_it: Sequence[tuple[Json, Infeasible | None]], enough: int
 ) -> list[str]:
-    """Return a sentence on the values below (above) every one that can start."""
+    """Return a sentence each on the values below and above all that can start."""
     good = [value for value, why in with_it if why is None]
     if not good:
         return []
-    bound = min(good) if low else max(good)
-    dead = [
-        why
-        for value, why in with_it
-        if why is not None and (value < bound if low else value > bound)
-    ]
-    if len(dead) < _TELLING:
-        return []
-    side, end = ("below", "from") if low else ("above", "to")
+    low, high = min(good), max(good)
+    ends = (
+        ("below", "from", low, [why for value, why in with_it if value < low]),
+        ("above", "to", high, [why for value, why in with_it if value > high]),
+    )
     return [
-        f"{knob.name} {side} {bound:.4g} never starts ({len(dead)} points looked at, "
-        f"{dead[0].reason}): let it go {end} there"
+        f"{knob.name} {side} {bound:.4g} never starts ({len(whys)} points looked at, "
+        f"{_mostly(whys)}): let it go {end} there"
+        for side, end, bound, whys in ends
+        if len(whys) >= enough
     ]
+
+
+def _mostly(whys: Sequence[Infeasible | None]) -> str:
+    (reason, _), *_ = Counter(why.reason for why in whys if why is not None).most_common(1)
+    return reason
 
 
 def _shown(option: Json) -> str:

@@ -112,7 +112,7 @@ def preview(spec: StudySpec, folder: Path) -> Preview:
         workload=workload,
         cost=_cost(spec, workload, folder),
         reasons=reasons(looked),
-        suggestions=suggestions(spec, looked),
+        suggestions=suggestions(spec, looked, whole=whole),
         memory=told,
         checked_for=device.name if device else "",
         unchecked=unchecked,
