@@ -90,6 +90,8 @@ def test_a_key_says_what_vllm_is_asked_for_and_nothing_else() -> None:
     assert a.key != EngineConfig("m", {**a.args, "x": 2}).key
     assert a.key != EngineConfig("m", a.args, {"VLLM_X": "1"}).key
     assert a.cold_key({"x"}) == EngineConfig("m", {**a.args, "x": 9}).cold_key({"x"})
+    assert a.cold_key({"y.a"}) == a.with_args({"y.a": 7}).cold_key({"y.a"})
+    assert a.cold_key({"y.a"}) != a.with_args({"y.b": 7}).cold_key({"y.a"})
 
 
 def test_dotted_arguments_nest_and_keep_their_siblings() -> None:

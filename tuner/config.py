@@ -41,6 +41,16 @@ def nested(flat: Mapping[str, Json]) -> dict[str, Json]:
     return out
 
 
+def without(args: Mapping[str, Json], names: Collection[str]) -> dict[str, Json]:
+    """Return the arguments without those of (possibly dotted) names."""
+    out: dict[str, Json] = {}
+    for name, value in args.items():
+        inner = {each.removeprefix(f"{name}.") for each in names if each.startswith(f"{name}.")}
+        if name not in names:
+            out[name] = without(value, inner) if inner and isinstance(value, Mapping) else value
+    return out
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Model, vLLM engine arguments and environment of one engine.
@@ -69,9 +79,8 @@ class EngineConfig:
         return digest([self.model, dict(self.args), dict(self.env)])
 
     def cold_key(self, hot: Collection[str]) -> str:
-        """Return the hash without the arguments that a live engine can change."""
-        cold = {name: value for name, value in self.args.items() if name not in hot}
-        return digest([self.model, cold, dict(self.env)])
+        """Return the hash without the (possibly dotted) arguments that a live engine can change."""
+        return digest([self.model, without(self.args, hot), dict(self.env)])
 
     def with_args(self, flat: Mapping[str, Json]) -> EngineConfig:
         """Return a copy with these (possibly dotted) arguments set; None removes one."""

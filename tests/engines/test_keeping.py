@@ -20,7 +20,8 @@ class Recorded:
 
     @property
     def facts(self) -> Mapping[str, Json]:
-        return {"effective": dict(self.args)}
+        started = {"scheduling_policy": "fcfs", "watermark": 0.0} | self.args
+        return {"effective": dict(self.args), "started": started}
 
     async def reconfigure(self, hot: Mapping[str, Json]) -> Mapping[str, Json]:
         if hot.get("max_num_seqs") == 13:
@@ -74,6 +75,57 @@ async def test_a_baseline_is_started_as_it_is_and_not_kept(tmp_path: Path) -> No
             assert "live" not in engine.facts
     kept = ["start 64", "end"]
     assert inner.log == [*kept, "start None", "end", *kept, "start 8", "end"]
+
+
+FREE = HOT | {"scheduling_policy", "watermark"}
+
+
+async def test_a_hot_argument_that_is_left_out_goes_back_to_vllms_own_default(
+    tmp_path: Path,
+) -> None:
+    inner = Recording()
+    maxima = {**CEILING, "scheduling_policy": "priority", "watermark": 0.3}
+    keeping = KeepingLauncher(inner, FREE, maxima)
+    seen = []
+    for more in ({"scheduling_policy": "priority"}, {"watermark": 0.2}, {}):
+        asked = config(8).with_args(more)
+        async with keeping.launch(asked, str(tmp_path / "log")) as engine:
+            changed = engine.facts["live"]["changed"]
+            seen.append((changed["scheduling_policy"], changed["watermark"]))
+            assert engine.facts["effective"]["scheduling_policy"] == changed["scheduling_policy"]
+    assert seen == [("priority", 0.0), ("fcfs", 0.2), ("fcfs", 0.0)]
+    assert inner.log == ["start 64"]
+    await keeping.aclose()
+
+
+async def test_a_size_that_is_left_to_vllm_is_started_as_it_is(tmp_path: Path) -> None:
+    inner = Recording()
+    keeping = KeepingLauncher(inner, FREE, CEILING)
+    open_size = EngineConfig("m", {"enable_prefix_caching": True, "watermark": 0.1})
+    async with keeping.launch(open_size, str(tmp_path / "log")) as engine:
+        assert engine.facts["effective"] == open_size.args
+    assert inner.log == ["start None", "end"]
+
+
+async def test_an_unknown_default_costs_a_start_and_says_so(tmp_path: Path) -> None:
+    inner = Recording()
+    keeping = KeepingLauncher(inner, FREE | {"stream_interval"}, CEILING)
+    async with keeping.launch(config(8), str(tmp_path / "log")) as engine:
+        assert "stream_interval: the engine's default" in engine.facts["live"]["refused"]
+    assert inner.log == ["start 64", "end", "start 8"]
+    await keeping.aclose()
+
+
+async def test_a_nested_argument_is_changed_live_too(tmp_path: Path) -> None:
+    inner = Recording()
+    tokens = "speculative_config.num_speculative_tokens"
+    keeping = KeepingLauncher(inner, HOT | {tokens}, {**CEILING, tokens: 5})
+    for count in (3, 5, 1):
+        drafting = {"speculative_config": {"method": "ngram", "num_speculative_tokens": count}}
+        async with keeping.launch(config(8).with_args(drafting), str(tmp_path / "log")) as engine:
+            assert engine.facts["live"]["changed"][tokens] == count
+    assert inner.log == ["start 64"]
+    await keeping.aclose()
 
 
 async def test_what_is_refused_live_is_started_cold(tmp_path: Path) -> None:

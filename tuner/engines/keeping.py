@@ -2,7 +2,9 @@
 
 An engine start costs tens of seconds, a live change less than one. An engine serves every
 configuration that differs from its own in hot arguments only: it is started at their largest values
-(``live.ceiling``), because an engine can be turned down while it lives but not up.
+(``live.ceiling``), because an engine can be turned down while it lives but not up. Hot arguments
+without a bound (a policy, a threshold) are left out of that start, so that vLLM's own defaults are
+known: a configuration that leaves one out (its knob's ``when`` does not hold) gets it back.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tuner.config import EngineConfig, Json
+from tuner.config import EngineConfig, Json, without
 from tuner.engines import Completion, Engine, Launcher
-from tuner.engines.live.ceiling import ceiling
+from tuner.engines.live.ceiling import ceiling, is_sized, value_of
 from tuner.errors import ConfigRejected, MeasurementInvalid
 from tuner.trace import Request
+
+_ABSENT = object()
 
 
 @dataclass(slots=True)
@@ -59,10 +63,13 @@ class LiveEngine:
 def can_be_kept(config: EngineConfig, hot: Collection[str]) -> bool:
     """Whether an engine of ``config`` may serve other configurations after it.
 
-    Not one that leaves a hot argument to vLLM, nor one of special standing (a baseline): these are
-    started exactly as they are.
+    Not one that leaves the size of something to vLLM (``max_num_seqs``): that may be more than any
+    other configuration asks for. Nor one of special standing (a baseline): these are started
+    exactly as they are.
     """
-    return bool(hot) and set(hot) <= set(config.args) and not config.label
+    sized = [name for name in hot if is_sized(name)]
+    given = all(value_of(config.args, name, _ABSENT) is not _ABSENT for name in sized)
+    return bool(hot) and given and not config.label
 
 
 @dataclass(slots=True)
@@ -106,14 +113,12 @@ class KeepingLauncher:
 
     async def _serving(self, config: EngineConfig, log: str) -> tuple[_Kept, Mapping[str, Json]]:
         """Return an engine that runs ``config``, and the hot values that it was changed to."""
-        wanted = {name: config.args[name] for name in sorted(self.hot)}
         if self._kept is None or self._kept.cold_key != config.cold_key(self.hot):
             await self.aclose()
-            highest = replace(config, args=ceiling(config.args, self.maxima))
-            self._kept = await self._start(highest, log)
+            self._kept = await self._start(self._highest(config), log)
         kept = self._kept
         try:
-            changed = await kept.engine.reconfigure(wanted)
+            changed = await kept.engine.reconfigure(_wanted(kept.engine, config, self.hot))
         except ConfigRejected as refused:
             # The engine is as it was; what it will not do live it may do from the start.
             await self.aclose()
@@ -129,10 +134,33 @@ class KeepingLauncher:
             )
         return kept, changed
 
+    def _highest(self, config: EngineConfig) -> EngineConfig:
+        """Return what to start so that it can serve all configurations of the same cold key."""
+        free = {name for name in self.hot if not is_sized(name)}
+        maxima = {name: most for name, most in self.maxima.items() if name not in free}
+        return replace(config, args=ceiling(without(config.args, free), maxima))
+
     async def _start(self, config: EngineConfig, log: str) -> _Kept:
         async with contextlib.AsyncExitStack() as stack:
             engine = await stack.enter_async_context(self.inner.launch(config, log))
             return _Kept(engine, config.cold_key(self.hot), log, stack.pop_all())
+
+
+def _wanted(engine: Engine, config: EngineConfig, hot: Collection[str]) -> dict[str, Json]:
+    """Return the hot values of ``config``; of those that it leaves out, the engine's own defaults.
+
+    Raises ConfigRejected where a default is not known (``facts["started"]``).
+    """
+    started = engine.facts.get("started", {})
+    wanted = {}
+    for name in sorted(hot):
+        value = value_of(config.args, name, _ABSENT)
+        if value is _ABSENT:
+            if name not in started:
+                raise ConfigRejected("not_hot", f"{name}: the engine's default is not known")
+            value = started[name]
+        wanted[name] = value
+    return wanted
 
 
 def _facts(kept: _Kept, changed: Mapping[str, Json]) -> dict[str, Json]:

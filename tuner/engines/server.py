@@ -23,6 +23,7 @@ from tuner.engines.flags import config_text
 from tuner.engines.http_client import HttpClient
 from tuner.engines.http_stream import Answer
 from tuner.engines.http_wire import Dialect, Target, Writer
+from tuner.engines.priming import draft_tokens, first_start, speculative_root
 from tuner.engines.server_engine import ServerEngine
 from tuner.engines.server_port import HOST, SLOT_VARIABLE, inner_ports, listens, reserved
 from tuner.engines.server_process import ServerProcess, serve_command
@@ -80,16 +81,17 @@ class ServerLauncher:
         key = env.get("VLLM_API_KEY")
         headers = {**({"Authorization": f"Bearer {key}"} if key else {}), **self.headers}
         with reserved() as port:
-            process = ServerProcess.start(self._command(config, log, port), env, log)
-            try:
-                async with HttpClient.open(Target(HOST, port, headers=headers)) as client:
+            async with contextlib.AsyncExitStack() as stack:
+                async with first_start(config.key, env) as waited_s:
+                    process = ServerProcess.start(self._command(config, log, port), env, log)
+                    stack.callback(process.end)
+                    opened = HttpClient.open(Target(HOST, port, headers=headers))
+                    client = await stack.enter_async_context(opened)
                     engine = await _unless_ended(process, _ready(client, process, config))
-                    seconds = {"start_s": time.monotonic() - began}
-                    engine.facts["start"] = {**start_phases(log, process.since), **seconds}
-                    engine.facts["compile"] = compilation(log, process.since)
-                    yield engine
-            finally:
-                process.end()
+                seconds = {"waited_s": waited_s, "start_s": time.monotonic() - began}
+                engine.facts["start"] = {**start_phases(log, process.since), **seconds}
+                engine.facts["compile"] = compilation(log, process.since)
+                yield engine
 
     def _command(self, config: EngineConfig, log: str, port: int) -> list[str]:
         file = Path(log).with_name("vllm.yaml").absolute()
@@ -106,7 +108,9 @@ def _environment(config: EngineConfig) -> dict[str, str]:
     inherited = dict(os.environ)
     inherited.pop("VLLM_PORT", None)  # engines that start together would all try this one first
     ports = inner_ports(os.environ.get(SLOT_VARIABLE), config)
-    return {**inherited, **ports, **config.env, "VLLM_SERVER_DEV_MODE": "1"}
+    env = {**inherited, **ports, **config.env, "VLLM_SERVER_DEV_MODE": "1"}
+    tokens = draft_tokens(config.args)
+    return env if tokens is None else {**env, **speculative_root(tokens, env)}
 
 
 async def _unless_ended(

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tuner.config import EngineConfig, Json
 from tuner.engines import Completion, vllm_args
 from tuner.engines.live import client, plugin
+from tuner.engines.priming import first_start
 from tuner.engines.server_port import SLOT_VARIABLE, inner_ports
-from tuner.engines.vllm_env import METHOD, base_env, choose_start_method, fit_threads
+from tuner.engines.vllm_env import METHOD, base_env, choose_start_method, fit_threads, own_cache
 from tuner.engines.vllm_errors import death, message_of, refusal, start_failure
 from tuner.engines.vllm_facts import facts_of
 from tuner.engines.vllm_process import Descendants, environment_kept, output_to
 from tuner.engines.vllm_start import broken_down, compilation, start_phases
-from tuner.errors import EngineFault, RequestRejected, TunerError
+from tuner.errors import ConfigRejected, EngineFault, RequestRejected, TunerError
 from tuner.trace import Request
 
 if TYPE_CHECKING:
@@ -57,12 +58,13 @@ class VllmLauncher:
             children = Descendants()
             try:
                 start = await _in_thread(lambda: _import_and_build(config), children)
-                engine = await _start(config, start, children, _Log(log, since))
-                try:
-                    await engine.make_first_token(began)
+                async with contextlib.AsyncExitStack() as stack:
+                    async with first_start(start.vllm_config.compute_hash()) as waited_s:
+                        start.seconds["waited_s"] = waited_s
+                        engine = await _start(config, start, children, _Log(log, since))
+                        stack.callback(engine.llm.shutdown)
+                        await engine.make_first_token(began)
                     yield engine
-                finally:
-                    engine.llm.shutdown()
             finally:
                 children.end()
 
@@ -98,6 +100,7 @@ def _import_and_build(config: EngineConfig) -> _Start:
         raise refusal(error) from error
     built = time.monotonic()
     choose_start_method(method)
+    os.environ.update(own_cache(vllm_config))
     return _Start(args, vllm_config, {"import_s": imported - began, "config_s": built - imported})
 
 
@@ -170,6 +173,8 @@ class VllmEngine:
         log = (self.log.path, self.log.since)
         self.facts["start"] = broken_down(start_phases(*log), seconds)
         self.facts["compile"] = compilation(*log)
+        with contextlib.suppress(ConfigRejected):  # without the plugin nothing is changed live
+            self.facts["started"] = (await client.state(self.llm)).get("started", {})
         await self.reset()
 
     async def generate(self, request: Request, prompt: Sequence[int]) -> Completion:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
+
+from tuner.engines.priming import speculative_root
 
 #: How vLLM starts its processes.
 METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
@@ -59,3 +64,19 @@ def choose_start_method(wanted: str | None) -> None:
     """
     if os.environ.get(METHOD) == "spawn" and wanted != "spawn" and _BIND not in os.environ:
         os.environ[METHOD] = "fork"
+
+
+def own_cache(vllm_config: Any, env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the variables that keep an engine from loading code compiled for another drafter.
+
+    The installed vLLM is asked whether its compile key sees the number of draft tokens; where it
+    does, where nothing drafts, and where nothing is compiled, there is nothing to set.
+    """
+    spec = vllm_config.speculative_config
+    tokens = getattr(spec, "num_speculative_tokens", None)
+    if tokens is None or not vllm_config.compilation_config.mode:
+        return {}
+    other = copy.copy(spec)
+    object.__setattr__(other, "num_speculative_tokens", tokens + 1)
+    same = other.compute_hash() == spec.compute_hash()
+    return speculative_root(tokens, env) if same else {}

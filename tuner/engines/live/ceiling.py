@@ -23,13 +23,18 @@ _LEFT_OUT = ("max_num_active_seqs",)
 _POOL = "num_gpu_blocks_override"
 
 
+def is_sized(name: str) -> bool:
+    """Whether an engine's start sets a bound for this argument: buffers, graphs or its KV pool."""
+    return name == _POOL or (name in ARGUMENTS and ARGUMENTS[name].capped)
+
+
 def hot_values(args: Mapping[str, Json], started: Mapping[str, Json]) -> dict[str, Json]:
     """Return argument -> value that makes a live engine run the configuration ``args``.
 
     ``started`` holds the values of all hot arguments in an engine that was started without them,
     as read back (vLLM's defaults): an argument that ``args`` leaves out goes back to those.
     """
-    return {name: _in(args, name, started[name]) for name in started}
+    return {name: value_of(args, name, started[name]) for name in started}
 
 
 def ceiling(args: Mapping[str, Json], maxima: Mapping[str, Json]) -> dict[str, Json]:
@@ -44,7 +49,7 @@ def ceiling(args: Mapping[str, Json], maxima: Mapping[str, Json]) -> dict[str, J
     for name, most in maxima.items():
         if name in _LEFT_OUT:
             out.pop(name, None)
-        elif name == _POOL or (name in ARGUMENTS and ARGUMENTS[name].capped):
+        elif is_sized(name):
             _raise(out, name, most)
         elif name not in out and most is not None:
             out[name] = most
@@ -66,7 +71,8 @@ def _raise(out: dict[str, Json], name: str, most: Json) -> None:
         out[name] = most if given is None else max(given, most)
 
 
-def _in(args: Mapping[str, Json], name: str, default: Json) -> Json:
+def value_of(args: Mapping[str, Json], name: str, default: Json = None) -> Json:
+    """Return the value of a (possibly dotted) argument, the default where it is left out."""
     at: Json = args
     for part in name.split("."):
         if not isinstance(at, Mapping) or part not in at:
