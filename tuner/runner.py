@@ -36,6 +36,7 @@ from tuner.validity import model_digest
 if TYPE_CHECKING:
     from tuner.devices import Device
     from tuner.engines.vllm_check import Checker, Verdict
+    from tuner.pools.spec import HostSpec
 
 #: Compile and kernel caches that outlive a study.
 CACHE = Path.home() / ".cache" / "vllm-tuner"
@@ -83,7 +84,7 @@ def run_study(spec: StudySpec, around: Surroundings) -> str:
         if memory is not None:
             around = replace(around, observers=[*around.observers, memory])
             check = memory.before(check)
-        parts = Parts(store, strategy, pool, check, spec.budget)
+        parts = Parts(store, strategy, pool, check, spec.budget, spec.early_end)
         return make_loop(spec, around, parts, workload, around.folder).run()
 
 
@@ -295,7 +296,6 @@ def make_pool(
     spec: StudySpec, around: Surroundings, kind: str, warmth: Mapping[str, str]
 ) -> contextlib.AbstractContextManager[Pool]:
     """Return what runs jobs on engines of ``kind``, live where ``warmth`` has hot arguments."""
-    options: dict[str, Json] = dict(spec.engine.options) if kind == spec.engine.kind else {}
     teller = _Teller(around.observers)
     if kind == "simulated":
         from tuner.engines.simulated import SimulatedLauncher
@@ -303,27 +303,36 @@ def make_pool(
         from tuner.evaluate import evaluate
         from tuner.pools.inline import InlinePool
 
-        launcher = SimulatedLauncher(SimulatedCosts(**options))
+        launcher = SimulatedLauncher(SimulatedCosts(**_options(spec, kind)))
         return InlinePool(launcher, evaluate, spec.ray.slots or 1, observer=teller)
     from tuner.pools.ray import RayPool
     from tuner.pools.slots import Capacity
-    from tuner.pools.spec import HostSpec
 
-    gpu, hot = on_gpus(spec), _with(warmth, "hot")
-    cores = None if gpu else int(spec.engine.cpus or len(os.sched_getaffinity(0)))
+    cores = None if on_gpus(spec) else int(spec.engine.cpus or len(os.sched_getaffinity(0)))
     return RayPool(
-        HostSpec(
-            kind,
-            options,
-            _environment(spec, around.cache),
-            hot=hot,
-            maxima=maxima(spec, hot),
-            on_gpus=gpu,
-        ),
+        host_spec(spec, kind, _with(warmth, "hot"), around.cache),
         Capacity(spec.ray.gpus, spec.ray.slots, cores),
         spec.ray.address,
         observer=teller,
     )
+
+
+def host_spec(spec: StudySpec, kind: str, hot: frozenset[str], cache: Path = CACHE) -> HostSpec:
+    """Return what a process needs to know that runs engines of ``kind`` for the study."""
+    from tuner.pools.spec import HostSpec
+
+    return HostSpec(
+        kind,
+        _options(spec, kind),
+        _environment(spec, cache),
+        hot=hot,
+        maxima=maxima(spec, hot),
+        on_gpus=on_gpus(spec),
+    )
+
+
+def _options(spec: StudySpec, kind: str) -> dict[str, Json]:
+    return dict(spec.engine.options) if kind == spec.engine.kind else {}
 
 
 def _environment(spec: StudySpec, cache: Path) -> dict[str, str]:

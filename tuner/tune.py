@@ -21,11 +21,20 @@ from tuner.events import (
     TrialFinished,
     TrialStarted,
 )
-from tuner.job import Deadlines, Job, Workload
+from tuner.job import Deadlines, Job, Rivals, Workload
 from tuner.objectives import Objective, missing, scores
 from tuner.pools import Pool
 from tuner.price import priced
-from tuner.records import Cost, Dominated, Faulted, Infeasible, Measured, Outcome, TrialRecord
+from tuner.records import (
+    Cost,
+    Dominated,
+    Faulted,
+    Infeasible,
+    Measured,
+    Measurement,
+    Outcome,
+    TrialRecord,
+)
 from tuner.store import Store
 from tuner.strategies import Proposal, Strategy
 from tuner.study_sections import Budget, Price
@@ -61,6 +70,8 @@ class Loop:
     budget: Budget
     folder: Path
     repeats: int = 1
+    #: Whether a trial that is proven off the front is stopped.
+    early_end: bool = False
     #: Whether trials hold GPUs (False on a CPU engine: GPU hours do not count then).
     on_gpus: bool = False
     price: Price | None = None
@@ -140,9 +151,17 @@ class Loop:
                 str(self.folder / "trials" / str(proposal.number)),
                 self.deadlines,
                 self.repeats,
+                self._rivals(proposal),
             )
         )
         self._say(TrialStarted(proposal.number, proposal.config, dict(proposal.point)))
+
+    def _rivals(self, proposal: Proposal) -> Rivals | None:
+        """Return what a trial must beat; a baseline is measured in full, others are held to it."""
+        if not self.early_end or proposal.config.label:
+            return None
+        best = [member.scores or () for member in front(self._records, self.store.objectives)]
+        return Rivals(self.store.objectives, self.store.constraints, tuple(best))
 
     def _finish(self, proposal: Proposal, outcome: Outcome, cost: Cost) -> None:
         if self.on_gpus:
@@ -156,14 +175,20 @@ class Loop:
     def _record(self, proposal: Proposal, outcome: Outcome, cost: Cost) -> TrialRecord:
         outcome = priced(outcome, proposal.config.gpus, self.price)
         record = TrialRecord(proposal.number, proposal.config, proposal.point, outcome, cost=cost)
+        constraints = self.store.constraints
+        if isinstance(outcome, Dominated):
+            return replace(
+                record, violations=tuple(c.excess_of(outcome.bound) for c in constraints)
+            )
         if not isinstance(outcome, Measured):
             return record
-        values = scores(outcome.measurement, self.store.objectives)
+        measurement = outcome.measurement
+        values = scores(measurement, self.store.objectives)
         if values is None:
-            lacking = ", ".join(missing(outcome.measurement, self.store.objectives))
-            return replace(record, outcome=Faulted("no_result", f"no value for {lacking}"))
-        violations = tuple(c.violation(outcome.measurement) for c in self.store.constraints)
-        return replace(record, scores=values, violations=violations)
+            return replace(record, outcome=_without_result(measurement, self.store.objectives))
+        return replace(
+            record, scores=values, violations=tuple(c.violation(measurement) for c in constraints)
+        )
 
     def _over(self, began: float) -> str:
         budget = self.budget
@@ -192,6 +217,15 @@ class Loop:
     def _say(self, event: Event) -> None:
         for observer in self.observers:
             observer.on_event(event)
+
+
+def _without_result(measurement: Measurement, objectives: Sequence[Objective]) -> Outcome:
+    """Return what a measurement without an objective is: out of reach where it says so."""
+    lacking = missing(measurement, objectives)
+    reasons = [measurement.absent[name] for name in lacking if name in measurement.absent]
+    if reasons:
+        return Infeasible("slo_out_of_reach", f"no value for {lacking[0]}: {reasons[0]}")
+    return Faulted("no_result", f"no value for {', '.join(lacking)}")
 
 
 def counts_as_trial(record: TrialRecord) -> bool:
