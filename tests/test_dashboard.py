@@ -17,10 +17,12 @@ from urllib.error import HTTPError
 
 import optuna
 import pytest
+from optuna.artifacts.exceptions import ArtifactNotFound
 from optuna.distributions import CategoricalDistribution, IntDistribution
 
 from tuner.config import EngineConfig
 from tuner.dashboard import Notes, annotate, serving, trial_note
+from tuner.dashboard_view import Files
 from tuner.errors import StoreError
 from tuner.objectives import Constraint, Objective
 from tuner.records import Cost, Faulted, Infeasible, Measured, Measurement, Outcome, TrialRecord
@@ -51,9 +53,9 @@ def record(number: int, outcome: Outcome) -> TrialRecord:
     return TrialRecord(number, config, {}, outcome, scores, violations, Cost(1.0))
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    url = f"sqlite:///{tmp_path / 'study.db'}"
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    url = f"sqlite:///{tmp_path_factory.mktemp('study') / 'study.db'}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         bound = [Constraint("paced.error_share", upper=0.01)]
@@ -71,7 +73,7 @@ def note_everything(store: Store) -> None:
     annotate(store.study, store.records(), OBJECTIVES, notes)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def address(store: Store) -> Iterator[str]:
     note_everything(store)
     with serving(store.study._storage, port=0) as server:
@@ -158,6 +160,59 @@ def test_a_taken_port_is_an_error_with_a_way_out(store: Store) -> None:
 
 def test_a_good_trial_needs_no_note() -> None:
     assert trial_note(record(7, OUTCOMES[0])) == ""
+
+
+def test_a_trial_that_breaks_a_constraint_is_shown_as_infeasible(
+    store: Store, address: str
+) -> None:
+    trials = get(f"{address}/api/studies/{store.study._study_id}")["trials"]
+    # As stored: can an engine run, then the study's bounds.
+    assert trials[0]["constraints"] == [0.0, -1.0]
+    assert trials[3]["constraints"] == [0.0, 0.5]
+    assert trials[1]["constraints"] == [1.0]
+
+
+def test_samplers_do_not_see_what_the_dashboard_does(store: Store, address: str) -> None:
+    get(f"{address}/api/studies/{store.study._study_id}")
+    names = [set(trial.constraints) for trial in store.study.get_trials()]
+    assert names[0] == {"can_run", "paced.error_share"}
+    assert names[1] == {"can_run"}
+    for trial in store.study.get_trials():
+        assert "constraints" not in trial._system_attrs
+
+
+def test_logs_and_pictures_are_artifacts_of_their_trials(store: Store, tmp_path: Path) -> None:
+    place = tmp_path / "trials" / "1"
+    place.mkdir(parents=True)
+    (place / "engine.log").write_text("CUDA out of memory")
+    (place / "secret.txt").write_text("not shown")
+    with serving(store.study._storage, port=0, folder=tmp_path, read_only=True) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            base, study_id = f"http://127.0.0.1:{server.server_port}", store.study._study_id
+            trial = get(f"{base}/api/studies/{study_id}")["trials"][1]
+            [artifact] = trial["artifacts"]
+            assert (artifact["filename"], artifact["mimetype"]) == ("engine.log", "text/plain")
+            url = f"{base}/artifacts/{study_id}/{trial['trial_id']}/{artifact['artifact_id']}"
+            with urllib.request.urlopen(url, timeout=20) as answer:
+                assert answer.read() == b"CUDA out of memory"
+            with pytest.raises(HTTPError) as unknown:
+                urllib.request.urlopen(url[:-4] + "0000", timeout=20)
+            unknown.value.close()
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_the_study_s_own_files_are_not_removed(tmp_path: Path) -> None:
+    place = tmp_path / "trials" / "0"
+    place.mkdir(parents=True)
+    (place / "engine.log").write_text("x")
+    [key] = Files(tmp_path).of("s", 0)
+    with pytest.raises(ArtifactNotFound):
+        Files(tmp_path).remove(key.removeprefix("artifacts:"))
+    assert (place / "engine.log").is_file()
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -217,7 +217,7 @@ def dashboard(
 
     with errors_as_exit_codes():
         study = open_store(folder).study
-        serve(study, host, port, read_only=read_only, announce=announce)
+        serve(study, host, port, read_only=read_only, folder=folder, announce=announce)
 
 
 @app.command()

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -14,6 +15,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 import optuna
 from optuna.storages import BaseStorage
 
+from tuner.dashboard_view import Files, viewed
 from tuner.errors import StoreError
 from tuner.objectives import Objective
 from tuner.records import TrialRecord
@@ -37,14 +39,16 @@ class _Quiet(WSGIRequestHandler):
         """Say nothing for each request."""
 
 
-def app(storage: BaseStorage | str, read_only: bool = False) -> Wsgi:
+def app(storage: BaseStorage, read_only: bool = False, folder: Path | None = None) -> Wsgi:
     """Return the dashboard on a storage as a WSGI application.
 
-    ``read_only`` refuses every request that could change or delete something.
+    ``read_only`` refuses every request that could change or delete something. With a study's
+    ``folder``, logs and pictures are there as artifacts of their trials.
     """
     import optuna_dashboard
 
-    full: Wsgi = optuna_dashboard.wsgi(storage)
+    files = None if folder is None else Files(folder)
+    full: Wsgi = optuna_dashboard.wsgi(viewed(storage, files), files)
     return _reading(full) if read_only else full
 
 
@@ -60,14 +64,19 @@ def _reading(full: Wsgi) -> Wsgi:
 
 @contextmanager
 def serving(
-    storage: BaseStorage | str, host: str = HOST, port: int = PORT, *, read_only: bool = False
+    storage: BaseStorage,
+    host: str = HOST,
+    port: int = PORT,
+    *,
+    read_only: bool = False,
+    folder: Path | None = None,
 ) -> Iterator[WSGIServer]:
     """Hold the dashboard's port; call ``serve_forever`` on the server within.
 
     Port 0 takes a free one (``server.server_port``). Raises StoreError where the port is taken.
     """
     try:
-        server = make_server(host, port, app(storage, read_only), _Server, _Quiet)
+        server = make_server(host, port, app(storage, read_only, folder), _Server, _Quiet)
     except OSError as error:
         reason = (
             "is taken" if error.errno == errno.EADDRINUSE else f"cannot be had: {error.strerror}"
@@ -85,10 +94,11 @@ def serve(
     port: int = PORT,
     *,
     read_only: bool = False,
+    folder: Path | None = None,
     announce: Callable[[str], object] = lambda address: None,
 ) -> None:
     """Serve the dashboard until Ctrl-C; ``announce`` gets the study's address once it is open."""
-    with serving(study._storage, host, port, read_only=read_only) as server:
+    with serving(study._storage, host, port, read_only=read_only, folder=folder) as server:
         announce(f"http://{host}:{server.server_port}/dashboard/studies/{study._study_id}")
         with suppress(KeyboardInterrupt):
             server.serve_forever()
