@@ -79,6 +79,10 @@ def summary(results: StudyResults, taken: Taken) -> dict[str, Json]:
             kind: sum(getattr(cost, f"{kind}_s") for cost in costs)
             for kind in ("start", "reconfigure", "replay", "other")
         },
+        "saved": {
+            "seconds": sum(cost.saved_s for cost in costs),
+            "gpu_seconds": sum(cost.saved_gpu_s for cost in costs),
+        },
         "front": None if taken.front is None else str(taken.front),
         "presets": [str(path) for path in taken.presets],
         "report": str(taken.report),
@@ -100,6 +104,10 @@ def _tell(results: StudyResults, taken: Taken) -> None:
     counted = ", ".join(f"{n} {name}" for name, n in trials.items() if n)
     shares = ", ".join(f"{kind} {seconds(s)}" for kind, s in spent.items() if s)
     out.print(f"trials    {counted}; {told['starts']} engine starts; {shares}")
+    if saved := told["saved"]["seconds"]:
+        gpu_s = told["saved"]["gpu_seconds"]
+        of_gpus = f" ({seconds(gpu_s)} of GPUs)" if gpu_s else ""
+        out.print(f"saved     at least {seconds(saved)} of replays{of_gpus}, by early ends")
     for path in taken.presets:
         out.print(f"preset    {short(path)}", soft_wrap=True)
     out.print(f"report    {short(taken.report)}", soft_wrap=True)

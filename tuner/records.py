@@ -79,6 +79,8 @@ class Faulted:
     reason: str
     detail: str = ""
     engine_ok: bool = field(default=False, compare=False)
+    #: False where no engine may start in this slot any more: something of before is still there.
+    slot_ok: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,11 @@ class Cost:
     def gpu_s(self) -> float:
         """GPU seconds of the trial; 0 on the CPU engine."""
         return self.total_s * self.gpus
+
+    @property
+    def saved_gpu_s(self) -> float:
+        """GPU seconds that an early end saved, at least; 0 on the CPU engine."""
+        return self.saved_s * self.gpus
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from tuner.pools.spec import HostSpec
 from tuner.pools.worker import Place, host_environment
 from tuner.records import Faulted, Measured
 
-SHORT = Deadlines(start_s=0.1, request_s=0.1, replay_s=0.1)
+SHORT = Deadlines(start_s=0.1, trial_s=0.1)
 
 
 @pytest.fixture

@@ -51,9 +51,8 @@ class Limits:
         return deadlines.start_at_most_s + self.slack_s
 
     def job_s(self, job: Job) -> float:
-        """Longest job on a host that is ready: engine, warm-up, every replay at its deadline."""
-        replays_s = len(job.workload.measures) * job.repeats * job.deadlines.replay_s
-        return self.engine_start_s(job.deadlines) + job.deadlines.request_s + replays_s
+        """Longest job on a host that is ready: its own deadline, which it should keep itself."""
+        return job.deadlines.trial_s + self.slack_s
 
 
 class HostProcess:
