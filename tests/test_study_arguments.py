@@ -1,11 +1,11 @@
 """Engine argument names against those of the installed vLLM."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 
 from tests.study_case import load, write
+from tuner.engines.vllm_check import Checker
 from tuner.study_arguments import GONE, SHORT, argument_problems
 
 NAMES = {
@@ -104,13 +104,65 @@ def test_text_for_a_boolean_argument_is_refused(tmp_path: Path) -> None:
     ]
 
 
+NESTED = {
+    *NAMES, "speculative_config", "kv_transfer_config", "hf_overrides",
+    "compilation_config.mode", "compilation_config.cudagraph_mode",
+    "compilation_config.pass_config", "speculative_config.method",
+    "speculative_config.num_speculative_tokens", "kv_transfer_config.kv_role",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (
+            "{compilation-config.cudagraph-mod: NONE}",
+            "engine.args.compilation-config.cudagraph-mod (line 2): compilation_config has no "
+            "cudagraph_mod. Did you mean cudagraph_mode?",
+        ),
+        (
+            "{speculative-config: {method: ngram, num_spec_tokens: 2}}",
+            "engine.args.speculative-config (line 2): speculative_config has no "
+            "num_spec_tokens. Did you mean num_speculative_tokens?",
+        ),
+        (
+            "{kv-transfer-config: {kv_rol: kv_both}}",
+            "engine.args.kv-transfer-config (line 2): kv_transfer_config has no kv_rol. "
+            "Did you mean kv_role?",
+        ),
+        (
+            "{compilation-config.level: 3}",
+            "engine.args.compilation-config.level (line 2): compilation_config has no level: "
+            "use compilation_config.mode.",
+        ),
+    ],
+)
+def test_a_misspelt_field_of_a_nested_argument_is_refused(
+    tmp_path: Path, args: str, problem: str
+) -> None:
+    spec = load(tmp_path, engine=f"{{kind: vllm, args: {args}}}")
+    assert [str(p).partition("/case.yaml: ")[2] for p in argument_problems(spec, NESTED)] == [
+        problem
+    ]
+
+
+def test_fields_that_exist_and_arguments_without_a_class_pass(tmp_path: Path) -> None:
+    args = (
+        "{compilation-config: {cudagraph-mode: NONE}, compilation-config.pass-config.fuse: true, "
+        "hf-overrides: {anything: 1}}"
+    )
+    spec = load(tmp_path, engine=f"{{kind: vllm, args: {args}}}")
+    assert argument_problems(spec, NESTED) == []
+
+
 @pytest.mark.vllm
 def test_the_tables_agree_with_the_installed_vllm() -> None:
-    arg_utils = pytest.importorskip("vllm.engine.arg_utils")
-    names = {item.name for item in dataclasses.fields(arg_utils.AsyncEngineArgs)}
-    assert not set(GONE) & names
-    assert set(SHORT.values()) <= names
-    for advice in GONE.values():
-        words = [word.strip(".,;:") for word in advice.split()]
-        mentioned = {word.split(".")[0] for word in words if "_" in word}
-        assert mentioned <= names | {"num_speculative_tokens"}
+    pytest.importorskip("vllm")
+    with Checker() as checker:
+        live = set(checker.arguments())
+    assert set(GONE) & live == set(), "no table needed for what vLLM has"
+    assert set(SHORT.values()) <= live
+    for old, advice in GONE.items():
+        words = [word.strip(".,;:") for word in advice.replace(": {", " ").split()]
+        named = {word for word in words if "_" in word}
+        assert named <= live | {"num_speculative_tokens"}, old

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from tuner.errors import Problem
 from tuner.study import StudySpec
@@ -50,6 +50,10 @@ GONE = {
     "calculate_kv_scales": "scales come with the checkpoint; leave it out",
     "num_redundant_experts": "use eplb_config.num_redundant_experts",
     "enable_reasoning": "use reasoning_parser",
+    "compilation_config.level": "use compilation_config.mode",
+    "compilation_config.use_cudagraph": "use compilation_config.cudagraph_mode",
+    "compilation_config.full_cuda_graph": "use compilation_config.cudagraph_mode: FULL",
+    "speculative_config.num_lookahead_slots": "use speculative_config.num_speculative_tokens",
 }
 #: Short options of the command line, which the engine does not know.
 SHORT = {
@@ -77,13 +81,15 @@ def argument_problems(
 ) -> list[Problem]:
     """Return a problem for each argument that an engine with these argument names refuses.
 
+    ``names``: dotted as well, for the fields of nested arguments.
     ``booleans``: the names that take a boolean, where known; then a boolean for any other argument
     is a problem too (an unquoted ``off`` that some reader turned into false).
     """
     found: list[Problem] = []
+    own = {name for name in names if "." not in name}
     for name, value in _written(spec):
         file, field = spec.written.get(name, ("", name))
-        message = _fault(name.split(".")[0], names)
+        message = _fault(name.split(".")[0], own) or _inner_fault(name, value, names)
         if not message and booleans is not None and "." not in name:
             message = _boolean_fault(name, value, booleans)
         if message:
@@ -125,6 +131,21 @@ def _unknown_fault(name: str, names: Collection[str]) -> str:
     if longer:
         return f"is an abbreviation, which the engine refuses: write {' or '.join(longer[:4])}."
     return f"the installed vLLM has no argument {name}.{nearest(name, names)}"
+
+
+def _inner_fault(name: str, value: object, names: Collection[str]) -> str:
+    """Say which field the nested argument's own class does not have; '' for one without a class."""
+    head, _, rest = name.partition(".")
+    inside = {other.partition(".")[2] for other in names if other.startswith(f"{head}.")}
+    written = [rest] if rest else list(value) if isinstance(value, Mapping) else []
+    fields = [str(key).partition(".")[0].replace("-", "_") for key in written]
+    wrong = [field for field in fields if inside and field not in inside]
+    return " ".join(_missing_field(head, field, inside) for field in wrong)
+
+
+def _missing_field(head: str, field: str, inside: Collection[str]) -> str:
+    gone = GONE.get(f"{head}.{field}")
+    return f"{head} has no {field}" + (f": {gone}." if gone else f".{nearest(field, inside)}")
 
 
 def _boolean_fault(name: str, value: object, booleans: Collection[str]) -> str:
