@@ -24,7 +24,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tuner.config import EngineConfig
 from tuner.engines.keeping import can_be_kept
 from tuner.errors import TunerError
-from tuner.events import Observer, SlotPhase
+from tuner.events import Notice, Observer, SlotPhase
 from tuner.job import Job
 from tuner.pools import Result
 from tuner.pools.host_process import Limits
@@ -82,6 +82,8 @@ class RayPool:
     _slots: dict[int, _Slot] = field(default_factory=dict, init=False)
     _supervisors: dict[ProcessId, str] = field(default_factory=dict, init=False)
     _losses: dict[str, float] = field(default_factory=dict, init=False)
+    #: Slots that take no more jobs, and why. Their actors keep their GPUs from others.
+    _quarantined: dict[int, str] = field(default_factory=dict, init=False)
     _ending: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, init=False)
 
     def __enter__(self) -> Self:
@@ -172,7 +174,12 @@ class RayPool:
                 del self._slots[slot.held.number]
         held = [slot.held for slot in self._slots.values()]
         wanted = Wanted(self.capacity.units(gpus), config.cold_key(self.spec.hot))
-        return place(self.capacity, nodes, held, config, wanted)
+        found = place(self.capacity, nodes, held, config, wanted)
+        if found is None and self._quarantined and not self.busy:
+            hint = "end what is in the way; nothing measured is lost: run the study again to go on"
+            why = "\n".join(self._quarantined.values())
+            raise TunerError(f"no clean slot is left:\n{why}", hint)
+        return found
 
     def _nodes(self) -> dict[str, int]:
         """Return the nodes alive and their units; first those that lost no worker of late.
@@ -240,7 +247,18 @@ class RayPool:
         )
         if lives and can_be_kept(job.config, self.spec.hot):
             slot.held = replace(slot.held, live=job.config.cold_key(self.spec.hot))
+        if isinstance(outcome, Faulted) and not outcome.slot_ok:
+            self._quarantine(slot, outcome)
         return job, outcome, cost
+
+    def _quarantine(self, slot: _Slot, fault: Faulted) -> None:
+        """Give a slot no more jobs, and say so."""
+        slot.held = replace(slot.held, busy=True, live="")
+        where = f"slot {slot.held.number} on {slot.held.node}"
+        self._quarantined[slot.held.number] = f"{where}: {fault.detail}"
+        if self.observer is not None:
+            message = f"{where} is left alone, {fault.reason}: {fault.detail}"
+            self.observer.on_event(Notice(message))
 
     def _lost(self, slot: _Slot, detail: str) -> Result:
         """Give up a slot whose actor is dead or silent; its supervisor ends the engine."""

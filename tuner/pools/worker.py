@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from tuner.job import Job
+from tuner.pools.clean import Gpus
 from tuner.pools.host import CORES_VARIABLE
 from tuner.pools.host_process import STARTING_HOST, HostProcess, Limits, log_tail
 from tuner.pools.spec import HostSpec, OnPhase, import_path
@@ -71,6 +72,7 @@ class SlotWorker:
         adopt_orphans()  # a host whose supervisor is killed becomes our child
         threading.Thread(target=_end_with, args=[os.getppid()], name="parent", daemon=True).start()
         self._not_ours = {child.pid for child in psutil.Process().children()}
+        self._gpus = Gpus.found(os.environ)
 
     def state(self) -> tuple[str, ProcessId | None]:
         """Return the phase of the running job and the supervisor of the running host."""
@@ -83,8 +85,9 @@ class SlotWorker:
         with self._running:
             if self._stopped:
                 return Faulted("cancelled", "the slot was stopped"), Cost()
-            if not self._clean():
-                return Faulted("slot_not_clean", "an earlier engine did not end"), Cost()
+            unclean = self._unclean(job)
+            if unclean is not None:
+                return unclean, Cost(other_s=time.monotonic() - began)
             try:
                 outcome, cost = self._run(job, self._set_phase)
             finally:
@@ -121,7 +124,7 @@ class SlotWorker:
     def _ready_host(
         self, env: Mapping[str, str], directory: Path, on_phase: OnPhase
     ) -> HostProcess:
-        """Return the host at hand, or a new one where it is dead or its environment differs."""
+        """Return the host at hand, or a new one where there is none."""
         if self._host and not (self._host.alive and self._env == env):
             self._drop()
         if self._host is None:
@@ -137,6 +140,20 @@ class SlotWorker:
             self._host.close()
             self._host = None
         end_descendants(0.0, self._not_ours)  # only where the supervisor itself was killed
+
+    def _unclean(self, job: Job) -> Faulted | None:
+        """Return why no engine may start here; None where one may, or lives on.
+
+        Drops a host that is dead or has another environment, and waits for what is ending.
+        """
+        if self._host and not (self._host.alive and self._env == job.config.env):
+            self._drop()
+        if not self._clean():
+            return Faulted("slot_not_clean", "an earlier engine did not end", slot_ok=False)
+        if self._host is not None or self._gpus is None:
+            return None
+        held = self._gpus.occupied(_CLEAN_S)
+        return Faulted("gpu_busy", held, slot_ok=False) if held else None
 
     def _clean(self) -> bool:
         """Wait until the engines of this slot's earlier workers are gone."""
