@@ -7,7 +7,7 @@ from scipy.optimize import approx_fprime
 from tests.strategies import case
 from tuner import pareto
 from tuner.knobs import ChoiceDomain, FloatDomain, IntDomain, Knob, SearchSpace
-from tuner.records import Measured, Measurement, TrialRecord
+from tuner.records import Dominated, Measured, Measurement, TrialRecord
 from tuner.strategies.candidates import Candidates, draw
 from tuner.strategies.encoding import Encoder
 from tuner.strategies.gaussian import GaussianProcess
@@ -151,6 +151,48 @@ def test_where_constraints_break_little_is_gained() -> None:
         model.learn(known)
         gains.append(float(model.gain([point])[0]))
     assert gains[1] < 0.5 * gains[0]
+
+
+def stopped(record: TrialRecord, bound: dict[str, float], violation: float = 0.0) -> TrialRecord:
+    outcome = Dominated(bound, "stopped")
+    return TrialRecord(record.number, record.config, record.point, outcome, None, (violation,))
+
+
+def test_a_trial_that_was_stopped_teaches_its_bound() -> None:
+    told = trials(40)
+    points = [record.point for record in told]
+    losses = pareto.oriented([record.scores or () for record in told], [True, False])
+    beaten = ~pareto.non_dominated(losses)
+
+    def gains(stop: bool) -> np.ndarray:
+        model = Model(case.SPACE, Targets(case.OBJECTIVES, ()))
+        metrics = [objective.metric for objective in case.OBJECTIVES]
+        known = [
+            stopped(r, dict(zip(metrics, r.scores or (), strict=True)))
+            if stop and beaten[r.number]
+            else r
+            for r in told
+        ]
+        model.learn(known)
+        return np.asarray(model.gain(points))
+
+    # The bound of each is what it would have measured: the model believes the same of all points.
+    assert gains(stop=True) == pytest.approx(gains(stop=False), rel=1e-6, abs=1e-9)
+
+
+def test_a_trial_stopped_at_a_hopeless_constraint_teaches_to_stay_away() -> None:
+    told = [
+        stopped(r, {"paced.error_share": 0.5}, 0.49) if r.point["max_num_seqs"] > 60 else r
+        for r in trials(60)
+    ]
+    point = {"max_num_seqs": 500, "max_num_batched_tokens": 512, "quantization": "fp8",
+             "block_size": 16, "enforce_eager": False, "graphs": "full"}  # fmt: skip
+    gains = []
+    for known in (told, [r for r in told if r.scores]):
+        model = Model(case.SPACE, Targets(case.OBJECTIVES, case.CONSTRAINTS))
+        model.learn(known)
+        gains.append(float(model.gain([point])[0]))
+    assert gains[0] < 0.5 * gains[1]
 
 
 def test_a_running_point_is_not_worth_running_again() -> None:

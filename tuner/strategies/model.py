@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from scipy.special import ndtr
 from tuner import pareto
 from tuner.knobs import Point, SearchSpace
 from tuner.objectives import Constraint, Objective
-from tuner.records import Infeasible, TrialRecord
+from tuner.records import Dominated, Faulted, Infeasible, Measured, TrialRecord
 from tuner.strategies.encoding import Encoder
 from tuner.strategies.gaussian import STEPS, GaussianProcess
 from tuner.strategies.improvement import expected_improvement, free_boxes
@@ -76,9 +76,12 @@ class Model:
         return self._ready
 
     def learn(self, records: Sequence[TrialRecord], running: Sequence[Point] = ()) -> None:
-        """Fit to finished trials. ``running`` points count as if they gave what is expected."""
-        known = [r for r in records if r.scores is not None or isinstance(r.outcome, Infeasible)]
-        known = known[-LATEST:]
+        """Fit to finished trials. ``running`` points count as if they gave what is expected.
+
+        A trial that was stopped early counts as if it had reached its bound.
+        """
+        records = [_at_bound(record, self._targets.objectives) for record in records]
+        known = [r for r in records if not isinstance(r.outcome, Faulted)][-LATEST:]
         measured = [r for r in known if r.scores is not None]
         self._seen = self._encoder.rows([r.point for r in known] + list(running))
         self._ready = len(measured) >= ENOUGH
@@ -88,8 +91,9 @@ class Model:
         self._running = self._encoder.rows(running)
         self._gates = [self._gate("can_run", known, [_label(r) for r in known])]
         for n, constraint in enumerate(self._targets.constraints):
-            held = [r.violations[n] for r in measured]
-            self._gates.append(self._gate(constraint.metric, measured, held))
+            telling = [r for r in known if _tells(r, constraint.metric)]
+            held = [r.violations[n] for r in telling]
+            self._gates.append(self._gate(constraint.metric, telling, held))
         losses, self._logarithmic = _losses(measured, self._targets.maximize)
         self._fitted = [self._fit(str(n), self._rows, column) for n, column in enumerate(losses.T)]
         self._boxes = self._free(measured, losses)
@@ -143,7 +147,7 @@ class Model:
         """Return the boxes that the believed front leaves free, the running points included."""
         self._with_running = self._rows
         believed, _ = self._belief(self._rows)
-        front = believed[[r.feasible for r in measured]]
+        front = believed[[r.feasible and isinstance(r.outcome, Measured) for r in measured]]
         if len(self._running):
             expected, _ = self._belief(self._running)
             front = np.concatenate([front, expected])
@@ -159,7 +163,23 @@ class Model:
 
 
 def _label(record: TrialRecord) -> float:
-    return 1.0 if record.scores is None else -1.0
+    return 1.0 if isinstance(record.outcome, Infeasible) else -1.0
+
+
+def _at_bound(record: TrialRecord, objectives: Sequence[Objective]) -> TrialRecord:
+    """Return a trial that was stopped with the best scores it could reach, where all are known."""
+    if not isinstance(record.outcome, Dominated):
+        return record
+    best = [record.outcome.bound.get(objective.metric) for objective in objectives]
+    known = tuple(value for value in best if value is not None)
+    return replace(record, scores=known) if len(known) == len(best) else record
+
+
+def _tells(record: TrialRecord, metric: str) -> bool:
+    """Whether a trial says how far it was from breaking a constraint on ``metric``."""
+    if isinstance(record.outcome, Dominated):
+        return metric in record.outcome.bound
+    return record.scores is not None
 
 
 def _losses(
