@@ -33,6 +33,7 @@ RANKS = {
     "remedies": 10,
     "runner": 10,
     "finish": 10,
+    "gain": 10,
     "preview": 10,
     "calibration": 10,
     "feasible": 10,
@@ -47,6 +48,8 @@ RANKS = {
     "patience": 7,
     "knowledge": 10,
     "accuracy": 4,
+    "accuracy_job": 7,
+    "accuracy_study": 10,
     "blame": 5,
     "evaluate": 7,
     "measures": 7,
@@ -65,6 +68,7 @@ RANKS = {
     "yaml_file": 9,
     "study": 9,
     "tune": 10,
+    "trainable": 10,
     "report": 10,
     "dashboard": 10,
     "doctor": 10,
@@ -77,7 +81,7 @@ RANKS = {
 #: Package -> where it may be imported.
 GIANTS = {
     "vllm": ("engines/vllm", "engines/live", "doctor"),
-    "ray": ("pools/", "doctor"),
+    "ray": ("pools/", "doctor", "trainable"),
     "optuna": ("strategies/", "store", "dashboard"),
     "optuna_dashboard": ("dashboard",),
     "pydantic": ("study",),

@@ -7,12 +7,14 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tuner.accuracy_study import accuracy_study, wanted
 from tuner.again import confirm_study
 from tuner.cli import INTERRUPTED, NO_FRONT, err, out, print_json
 from tuner.config import Json
 from tuner.events import Observer
 from tuner.explain import explain_study
 from tuner.finish import Taken, write_all
+from tuner.gain import gain
 from tuner.objectives import Objective
 from tuner.progress import Lines, LiveDisplay
 from tuner.records import Dominated, Faulted, Infeasible, Measured
@@ -38,6 +40,8 @@ def run_command(
         around = Surroundings(folder, [observer], stop)
         with interruptible(stop, console.print):
             run_study(spec, around)
+            if wanted(spec) and not stop.requested:
+                accuracy_study(spec, around)
             if spec.confirm.members and not stop.requested:
                 confirm_study(spec, around)
             if spec.attribution.trials and not stop.requested:
@@ -83,6 +87,7 @@ def summary(results: StudyResults, taken: Taken) -> dict[str, Json]:
             "seconds": sum(cost.saved_s for cost in costs),
             "gpu_seconds": sum(cost.saved_gpu_s for cost in costs),
         },
+        "gain": None if (found := gain(results.records)) is None else found.to_json(),
         "front": None if taken.front is None else str(taken.front),
         "presets": [str(path) for path in taken.presets],
         "report": str(taken.report),
@@ -108,6 +113,7 @@ def _tell(results: StudyResults, taken: Taken) -> None:
         gpu_s = told["saved"]["gpu_seconds"]
         of_gpus = f" ({seconds(gpu_s)} of GPUs)" if gpu_s else ""
         out.print(f"saved     at least {seconds(saved)} of replays{of_gpus}, by early ends")
+    out.print(f"gain      {gain(results.records) or 'none: nothing was measured'}", soft_wrap=True)
     for path in taken.presets:
         out.print(f"preset    {short(path)}", soft_wrap=True)
     out.print(f"report    {short(taken.report)}", soft_wrap=True)
