@@ -62,7 +62,7 @@ def test_what_does_not_fit_is_refused_as_out_of_memory_with_the_way_out() -> Non
     assert refused(memory, config()) == ""
     detail = refused(memory, config(gpu_memory_utilization=0.3))
     assert detail.startswith("predicted: weights 40.00 GiB")
-    assert "raise gpu_memory_utilization to 0.42" in detail
+    assert "raise gpu_memory_utilization to 0.43" in detail
 
 
 def test_the_engine_that_has_to_fit_is_the_one_that_is_started_for_live_changes() -> None:
@@ -70,6 +70,12 @@ def test_the_engine_that_has_to_fit_is_the_one_that_is_started_for_live_changes(
     assert refused(Memory(ask), asked) == ""
     detail = refused(Memory(ask, {"max_num_batched_tokens": 8192}), asked)
     assert "(started with max_num_batched_tokens 8192, for live changes)" in detail
+
+
+def test_what_only_a_live_engine_could_hold_back_is_refused_alone() -> None:
+    memory = Memory(ask, {"gpu_memory_utilization": 0.9})
+    assert refused(memory, config(gpu_memory_utilization=0.9)) == ""
+    assert "gpu_memory_utilization 0.3 of" in refused(memory, config(gpu_memory_utilization=0.3))
 
 
 def test_the_first_start_corrects_the_formula_for_its_kind_only() -> None:

@@ -197,8 +197,8 @@ def test_too_little_memory_is_refused_with_the_numbers_and_the_way_out() -> None
     assert not found.possible
     assert found.detail == (
         "weights 15.26 GiB + activations 1.38 GiB + KV cache of one request of 40960 tokens "
-        "5.62 GiB = 22.26 GiB; gpu_memory_utilization 0.12 of 139.80 GiB is 16.78 GiB: "
-        "raise gpu_memory_utilization to 0.16; lower max_model_len to 1024"
+        "5.63 GiB = 22.26 GiB; gpu_memory_utilization 0.12 of 139.80 GiB is 16.78 GiB: "
+        "raise gpu_memory_utilization to 0.16; lower max_model_len to 1008"
     )
     small = forecast(demand(total=16 * GIB))
     assert "quantize the weights, or raise tensor_parallel_size" in small.detail
@@ -230,10 +230,17 @@ def test_blocks_and_bytes_that_were_set_outright_decide() -> None:
     assert not forecast(replace(demand(), kv_bytes=140 * GIB)).possible
 
 
+def test_the_block_that_is_never_given_out_counts() -> None:
+    exact = replace(demand(length=1024), blocks=64)
+    assert not forecast(exact).possible
+    assert "a request of 1008 tokens, one may have 1024" in forecast(exact).detail
+    assert forecast(replace(exact, blocks=65)).possible
+
+
 def test_the_cpu_engine_has_no_other_limit_than_its_kv_space() -> None:
     cpu = replace(demand(), total_bytes=0, kv_bytes=GIB, block_size=128)
     assert not forecast(cpu).possible  # 8192 tokens of 144 KiB
-    assert forecast(replace(cpu, max_model_len=7168)).possible
+    assert forecast(replace(cpu, max_model_len=7040)).possible
 
 
 def test_requests_at_once_take_whole_blocks() -> None:

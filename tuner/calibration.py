@@ -24,7 +24,7 @@ class Memory:
     """Says what does not fit; as an observer of the study it learns from each first start.
 
     ``maxima``: hot arguments at the values that the engine of the search is started with (see
-    ``ceiling``), for it is that engine which has to fit. ``offsets``: key of a ``Demand`` -> bytes
+    ``ceiling``): it has to fit, and so has the configuration alone. ``offsets``: key of a ``Demand`` -> bytes
     by which its true activations exceed the formula.
     """
 
@@ -47,15 +47,19 @@ class Memory:
         return None if demand is None else forecast(demand, self.offsets.get(demand.key))
 
     def refusal(self, config: EngineConfig, verdict: Verdict) -> Infeasible | None:
-        """Return why the engine that is to serve this configuration cannot hold it."""
+        """Return why this configuration, or the engine that is to serve it live, does not fit."""
+        alone = self.forecast(verdict.demand)
+        if alone is None:
+            return None
+        if not alone.possible:
+            return Infeasible("out_of_memory", f"predicted: {alone.detail}")
         started = self._started(config)
-        demand = verdict.demand if started == config else self.ask(started).demand
-        found = self.forecast(demand)
-        if found is None or found.possible:
+        together = alone if started == config else self.forecast(self.ask(started).demand)
+        if together is None or together.possible:
             return None
         raised = {k: v for k, v in started.args.items() if config.args.get(k) != v}
-        with_what = f" (started with {_listed(raised)}, for live changes)" if raised else ""
-        return Infeasible("out_of_memory", f"predicted: {found.detail}{with_what}")
+        how = f"started with {_listed(raised)}, for live changes"
+        return Infeasible("out_of_memory", f"predicted: {together.detail} ({how})")
 
     def on_event(self, event: Event) -> None:
         """Learn from a trial that started an engine, if nothing is known of its kind yet."""

@@ -50,7 +50,7 @@ class Forecast:
     #: Bytes that are left for KV cache; negative where weights and activations do not fit.
     kv_bytes: int
     kv_tokens: int
-    #: KV cache of one request of ``max_model_len``.
+    #: KV cache of one request of ``max_model_len``, and the one block that vLLM never gives out.
     needed_bytes: int
     activation_bytes: int
     calibrated: bool
@@ -71,11 +71,12 @@ def forecast(demand: Demand, offset_bytes: int | None = None) -> Forecast:
     page = demand.block_size * demand.kv_token_bytes
     left = int(demand.utilization * demand.total_bytes) - demand.weight_bytes - activation
     kv = left if demand.kv_bytes is None else demand.kv_bytes
-    base = demand.total_bytes if demand.kv_bytes is None else demand.kv_bytes
+    exact = demand.kv_bytes is not None or demand.blocks is not None
     if demand.blocks is not None:
-        kv = base = demand.blocks * page
-    needed = math.ceil(demand.max_model_len / demand.block_size) * page
-    misses = kv + MARGIN * base < needed or _overfull(demand, activation, kv)
+        kv = demand.blocks * page
+    needed = (math.ceil(demand.max_model_len / demand.block_size) + 1) * page
+    spare = 0 if exact else MARGIN * demand.total_bytes
+    misses = kv + spare < needed or _overfull(demand, activation, kv)
     detail = _explained(demand, activation, kv, needed) if misses else ""
     tokens = max(kv, 0) // page * demand.block_size
     return Forecast(kv, tokens, needed, activation, offset_bytes is not None, not misses, detail)
@@ -110,9 +111,9 @@ def _explained(demand: Demand, activation: int, kv: int, needed: int) -> str:
     length = demand.max_model_len
     if not demand.total_bytes or demand.blocks is not None:
         said = "num_gpu_blocks_override" if demand.blocks is not None else "VLLM_CPU_KVCACHE_SPACE"
-        longest = kv // demand.kv_token_bytes // demand.block_size * demand.block_size
+        longest = _longest(demand, kv)
         return (
-            f"{said} gives KV cache for {longest} tokens, one request may have {length}: "
+            f"{said} gives KV cache for a request of {longest} tokens, one may have {length}: "
             f"lower max_model_len to {longest}, or raise {said}"
         )
     have = _gib(demand.utilization * demand.total_bytes)
@@ -127,7 +128,7 @@ def _explained(demand: Demand, activation: int, kv: int, needed: int) -> str:
 
 def _ways_out(demand: Demand, activation: int, kv: int, sum_bytes: int) -> list[str]:
     share = math.ceil(100 * sum_bytes / demand.total_bytes) / 100
-    longest = kv // demand.kv_token_bytes // demand.block_size * demand.block_size
+    longest = _longest(demand, kv)
     ways = []
     if share <= 0.95 and share > demand.utilization:
         ways.append(f"raise gpu_memory_utilization to {share:.2f}")
@@ -136,6 +137,11 @@ def _ways_out(demand: Demand, activation: int, kv: int, sum_bytes: int) -> list[
     if demand.kv_bytes is not None and sum_bytes <= demand.total_bytes:
         ways.append("lower kv_cache_memory_bytes")
     return ways or ["quantize the weights, or raise tensor_parallel_size"]
+
+
+def _longest(demand: Demand, kv: int) -> int:
+    """Return the longest ``max_model_len`` that this much KV cache can serve."""
+    return max(0, kv // demand.kv_token_bytes // demand.block_size - 1) * demand.block_size
 
 
 def _gib(amount: float) -> str:
