@@ -173,6 +173,16 @@ def test_children_wait_for_their_parents_and_think() -> None:
     assert [r.scheduled_s for r in saturated] == pytest.approx([0.0, 3.0, 4.0])
 
 
+def test_a_deadline_ends_a_session_in_the_middle_of_a_turn() -> None:
+    session = [
+        Request(0, 0.0, 4, 9, session=1),
+        Request(1, 0.5, 4, 1, session=1, parents=(0,), gap_s=2.0),
+    ]
+    first, second = run(OneServer(1.0), Plan(session), Deadlines(replay_s=4.5))
+    assert first.error == "deadline: the replay ended before the answer"
+    assert second.error == "deadline: never sent"
+
+
 def test_a_lead_in_is_sent_and_not_scored() -> None:
     records = run(OneServer(1.0), Plan(requests(10, 2.0), lead_in_s=8.0))
     _, counts, _ = measure("paced", records, Slo())

@@ -118,7 +118,8 @@ class _Replay:
             self.records[request.id] = record
             if self.judge is not None:
                 self.judge.take(record)
-            self.ended[request.id].set_result(self.now())
+            if not self.ended[request.id].done():  # cancelled with a child that waited for it
+                self.ended[request.id].set_result(self.now())
 
     async def follow(self, request: Request) -> None:
         """Send a child of a session once its parents have ended and its think time has passed."""
