@@ -160,6 +160,7 @@ def test_a_taken_port_is_an_error_with_a_way_out(store: Store) -> None:
 
 def test_a_good_trial_needs_no_note() -> None:
     assert trial_note(record(7, OUTCOMES[0])) == ""
+    assert trial_note(record(7, OUTCOMES[0]), name="balanced") == "**preset: balanced**"
 
 
 def test_a_trial_that_breaks_a_constraint_is_shown_as_infeasible(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tuner.attribution import Attribution, Changed, Effect, Ratio
 from tuner.config import EngineConfig
 from tuner.objectives import Objective
 from tuner.presets import DEFAULT_BASELINE, Provenance, choose
@@ -28,6 +29,7 @@ from tuner.report import markdown, verdict_note, write_report
 from tuner.report_content import banners, mismatches, summary
 from tuner.report_failures import failures
 from tuner.report_figures import Shown, beyond, front_figure
+from tuner.report_knobs import set_back, set_back_text
 from tuner.report_parallel import parallel_figure
 from tuner.report_table import front_rows, front_table
 from tuner.report_text import (
@@ -414,3 +416,20 @@ def test_every_figure_is_drawn(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout.count("js-plotly-plot") >= 3
+
+
+def test_knobs_set_back_are_rows_with_a_sentence() -> None:
+    effects = (
+        Effect(
+            Changed("max_num_seqs", 64, 256), "matters", {UP.metric: Ratio(0.8, 0.75, 0.85)}, 0.2
+        ),
+        Effect(Changed("block_size", 32), "may go", {UP.metric: Ratio(1.0)}),
+    )
+    found = Attribution("balanced", 5, EngineConfig("m"), 2, effects)
+    first, second = set_back(found, [UP, DOWN])
+    assert (first.value, first.default, second.default) == ("64", "256", "unset")
+    assert first.scores == (("-20 %", "-25 % to -15 %"), ("–", ""))
+    text = set_back_text(found)
+    assert text.startswith("The gain of balanced comes from max_num_seqs.")
+    assert "block_size may go" in text
+    assert set_back(None, [UP]) == []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -24,6 +24,8 @@ from tuner.report_text import unit
 
 HOST = "127.0.0.1"
 PORT = 8080
+#: How the note of a trial begins that is a preset.
+_PRESET = "**preset:"
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -111,6 +113,8 @@ class Notes:
     verdict: str = ""
     #: Folder of a trial's log, by trial number; '' for none.
     log: Callable[[int], str] = lambda number: ""
+    #: Names of presets, by trial number.
+    names: Mapping[int, str] = field(default_factory=dict)
 
 
 def annotate(
@@ -131,8 +135,9 @@ def annotate(
         _note(study, None, notes.verdict)
     ids = {trial.number: trial._trial_id for trial in study.get_trials(deepcopy=False)}
     for record in records:
-        text = trial_note(record, notes.log(record.number))
-        if text and record.number in ids:
+        name = notes.names.get(record.number, "")
+        text = trial_note(record, notes.log(record.number), name)
+        if record.number in ids:
             _note(study, ids[record.number], text)
 
 
@@ -141,9 +146,11 @@ def _base_unit(metric: str) -> str:
     return f"{metric} (s)" if unit(metric).symbol == "ms" else metric
 
 
-def trial_note(record: TrialRecord, log: str = "") -> str:
-    """Return a trial's note in Markdown, '' for a plain good trial."""
-    head = f"**{record.config.label}**" if record.config.label else ""
+def trial_note(record: TrialRecord, log: str = "", name: str = "") -> str:
+    """Return a trial's note in Markdown, '' for a plain good trial without a ``name``."""
+    heads = [f"**{record.config.label}**" if record.config.label else ""]
+    heads += [f"{_PRESET} {name}**"] if name else []
+    head = "\n\n".join(filter(None, heads))
     found = why(record)
     if found is None:
         replaced = [f"{n}: asked {asked}, ran {ran}" for n, asked, ran in ran_otherwise(record)]
@@ -170,5 +177,7 @@ def _note(study: optuna.Study, trial_id: int | None, text: str) -> None:
     target: Any = study
     if trial_id is not None:
         target = _Addressed(study, study._storage, trial_id)
-    if optuna_dashboard.get_note(target) != text:
+    old = optuna_dashboard.get_note(target)
+    # What people wrote on a good trial stays; the name of a preset goes with the preset.
+    if old != text and (text or old.startswith(_PRESET)):
         optuna_dashboard.save_note(target, text)

@@ -55,17 +55,25 @@ def write_all(folder: Path, command: str) -> Taken:
     write_latency_pictures(results, presets)
     study = open_store(folder).study
     study.set_user_attr("command", command)
-    annotate(
-        study,
-        results.records,
-        results.objectives,
-        Notes(
-            verdict_note(results, presets),
-            log=lambda number: str(folder / "trials" / str(number) / "engine.log"),
-        ),
-    )
+    annotate(study, results.records, results.objectives, _notes(results, presets))
     report = write_report(folder / "report.html", results, presets, provenance)
     return Taken(front, written, report)
+
+
+def _notes(results: StudyResults, presets: Sequence[Preset]) -> Notes:
+    names: dict[int, list[str]] = {}
+    for preset in presets:
+        names.setdefault(preset.trial, []).append(preset.name)
+
+    def log(number: int) -> str:
+        path = results.folder / "trials" / str(number) / "engine.log"
+        return str(path) if path.is_file() else ""
+
+    return Notes(
+        verdict_note(results, presets),
+        log,
+        {trial: ", ".join(those) for trial, those in names.items()},
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from tuner.report_agreement import agreement_text, agreements
 from tuner.report_extras import Extras, gather
 from tuner.report_failures import failures
 from tuner.report_figures import Figure, Shown, beyond, front_figure
+from tuner.report_knobs import set_back, set_back_text
 from tuner.report_markdown import conditions, front_text, settings_block, verdict_lines
 from tuner.report_parallel import parallel_figure
 from tuner.report_table import in_common
@@ -55,7 +56,7 @@ def write_report(
 def verdict_of(results: StudyResults, presets: Sequence[Preset]) -> Verdict:
     """Return what a study's results say to do."""
     default = default_baseline(results.settled)
-    return decide(presets, results.objectives, default, results.settled, results.proof)
+    return decide(presets, results.objectives, default, results.records, results.proof)
 
 
 def verdict_note(results: StudyResults, presets: Sequence[Preset]) -> str:
@@ -74,6 +75,7 @@ def markdown(results: StudyResults, presets: Sequence[Preset], provenance: Prove
         *(f"> {banner}" for banner in content.banners(provenance, results.records)),
         *verdict_lines(verdict),
         *front_text(rows, _heads(results), caption),
+        set_back_text(results.attribution),
         *settings_block(verdict.preset if verdict.launch else None),
         conditions(content.origin(provenance, model)),
     ]
@@ -119,6 +121,8 @@ def _context(
         "agreements": agreed,
         "agreement": agreement_text(agreed, results.objectives),
         "extras": extras,
+        "set_back": set_back(results.attribution, results.objectives),
+        "set_back_text": set_back_text(results.attribution),
         "summary": content.summary(raw.records),
         "times": time_split(raw.records),
         "idle": idle_text(placed(raw.records, results.repeats)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import shlex
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tuner.confirm import Comparison, Confirmed
@@ -16,8 +16,8 @@ from tuner.presets import BASELINE, DEFAULT_BASELINE, ratios
 from tuner.records import Measured, TrialRecord
 from tuner.report_text import better, change, number, seconds, short
 
-#: Nobody wants to know of a smaller difference.
-_LEAST_DIFFERENCE = 0.01
+#: What is not shown is looked for down to this difference; a smaller one hardly matters.
+_LEAST_DIFFERENCE = 0.05
 #: A change of the search this large that is not shown any more counts as vanished.
 _PROMISED = 0.02
 
@@ -31,6 +31,8 @@ class Proof:
     folder: Path = Path()
     #: Digest of the trace that the search replayed, '' where it is not known.
     searched_digest: str = ""
+    #: What configurations cost in accuracy, in one line each, where that was measured.
+    drifts: Mapping[int, str] = field(default_factory=dict)
 
     def of(self, trial: int) -> Confirmed | None:
         """Return what was confirmed of a trial, None where it was not measured again."""
@@ -171,8 +173,9 @@ def _words(verdict: str) -> str:
 def price(one: Confirmed, baseline: Confirmed, proof: Proof) -> str:
     """Say what more certainty would cost: repeats, time and the command that does it.
 
-    What is not shown needs so many repeats that a difference as large as the one seen would show;
-    where all is shown, four times the repeats halve the intervals. '' without any spread.
+    What is not shown needs so many repeats that a difference as large as the one seen would show,
+    or one of ``_LEAST_DIFFERENCE``; where all is shown, four times the repeats halve the intervals.
+    '' without any spread.
     """
     found = [c for c in comparisons(one, baseline.trial) if c.ratio is not None]
     open_ = [c for c in found if c.verdict == "not shown"]
@@ -186,11 +189,10 @@ def price(one: Confirmed, baseline: Confirmed, proof: Proof) -> str:
     ]
     if wanted:
         needed, comparison, difference = max(wanted, key=lambda each: each[0])
-        needed = max(needed, have + 1)
-        aim = (
-            f"to tell a difference of {number(difference * 100)} % in "
-            f"{short(comparison.metric)} from noise takes about {needed} repeats"
-        )
+        what = f"a difference of {number(difference * 100)} % in {short(comparison.metric)}"
+        if needed <= have:
+            return f"Enough repeats: {what} would most likely have shown."
+        aim = f"to tell {what} from noise takes about {needed} repeats"
     elif found and not open_ and any(c.ratio and c.ratio.high > c.ratio.low for c in found):
         needed, aim = 4 * have, f"intervals half as wide take {4 * have} repeats"
     else:

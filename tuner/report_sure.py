@@ -67,6 +67,8 @@ def sure(
     if requests is not None:
         few = "" if requests >= ENOUGH_FOR_P99 else "; with so few, a P99 is nearly the longest one"
         out.append(f"Percentiles come from {requests:,} requests{few}.")
+    if best.trial in proof.drifts:
+        out.append(f"Accuracy against the baseline: {proof.drifts[best.trial]}.")
     out.append(_better(best, proof) if repeats else _first_price(presets, default, records, proof))
     if default is None:
         out.append("No baseline: add vLLM's defaults to the study to see a gain.")

@@ -100,7 +100,8 @@ class StudyResults:
     def proof(self) -> Proof:
         """What the confirmation says, as the verdict needs it."""
         searched = str(self.provenance().trace_digest)
-        return Proof(self.confirmed, self.repeats, self.folder, searched)
+        drifts = {trial: str(drift) for trial, drift in self.drifts.items()}
+        return Proof(self.confirmed, self.repeats, self.folder, searched, drifts)
 
     def _with_means(self, one: Confirmed) -> TrialRecord:
         record = next(r for r in self.records if r.number == one.trial)
