@@ -116,14 +116,23 @@ class ChoiceDomain:
 
     def label(self, value: Json) -> Scalar:
         """Return the label of an option. Raises ValueError for anything else."""
-        return self.labels[[canonical(o) for o in self.options].index(canonical(value))]
+        return self.labels[_place(self.options, value)]
 
     def option(self, label: Scalar) -> Json:
         """Return the option of a label. Raises ValueError for anything else."""
-        return self.options[[canonical(x) for x in self.labels].index(canonical(label))]
+        return self.options[_place(self.labels, label)]
 
 
 Domain = IntDomain | FloatDomain | ChoiceDomain
+
+
+def _place(options: tuple[Json, ...], wanted: Json) -> int:
+    """Return where ``wanted`` stands; 1 and True differ. JSON text is made where it must be."""
+    if isinstance(wanted, str | int | float):
+        for place, option in enumerate(options):
+            if type(option) is type(wanted) and option == wanted:
+                return place
+    return [canonical(option) for option in options].index(canonical(wanted))
 
 
 @dataclass(frozen=True, slots=True)

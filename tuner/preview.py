@@ -17,8 +17,9 @@ from tuner.knobs import ChoiceDomain, FloatDomain, Knob, Point
 from tuner.preview_memory import answers
 from tuner.records import Infeasible
 from tuner.results import load_results
-from tuner.runner import checking, known_good, predicting, refusing, temperatures
+from tuner.runner import checking, known_good, predicting, refusing, searching, temperatures
 from tuner.store import Store, sqlite_url
+from tuner.strategies.expected import expected
 from tuner.strategies.plain import KnownGood
 from tuner.study import StudySpec
 from tuner.study_workload import workload_warnings
@@ -110,7 +111,7 @@ def preview(spec: StudySpec, folder: Path) -> Preview:
         rejected=[(point, why) for point, why in looked if why is not None],
         known_good=known,
         workload=workload,
-        cost=_cost(spec, workload, folder),
+        cost=_cost(spec, workload, folder, (warmth, len(known))),
         reasons=reasons(looked),
         suggestions=suggestions(spec, looked, whole=whole),
         memory=told,
@@ -156,17 +157,30 @@ def values_text(knob: Knob) -> str:
     return ", ".join("null" if v is None else str(v) for v in labels)
 
 
-def _cost(spec: StudySpec, workload: Workload, folder: Path) -> dict[str, Json]:
-    """Return the estimate: seconds of a trial as recorded, else what the trace alone tells."""
+def _cost(
+    spec: StudySpec, workload: Workload, folder: Path, known: tuple[Mapping[str, str], int]
+) -> dict[str, Json]:
+    """Return the estimate: by the prices of recorded trials, else what the trace alone tells.
+
+    ``known``: temperatures, and how many known-good configurations come first. Seconds are those of
+    the search on one slot, its confirmation aside.
+    """
     cost: dict[str, Json] = {
         "trials": spec.budget.trials,
         "paced_replay_s": workload.trace.span_s if "paced" in workload.measures else 0.0,
+        "starts": None,
         "seconds_per_trial": None,
         "seconds": None,
     }
     if (folder / "study.db").is_file():
-        spent = [r.cost.total_s for r in load_results(folder).records if counts_as_trial(r)]
-        if spent:
+        records = load_results(folder).records
+        warmth, first = known
+        found = expected(searching(spec, warmth), spec.strategy.name, first, records)
+        spent = [r.cost.total_s for r in records if counts_as_trial(r)]
+        if found is not None:
+            cost["starts"], cost["seconds"] = found.starts, found.seconds
+            cost["seconds_per_trial"] = found.seconds / found.trials
+        elif spent:
             cost["seconds_per_trial"] = float(np.mean(spent))
             cost["seconds"] = cost["seconds_per_trial"] * (spec.budget.trials or len(spent))
     return cost

@@ -270,22 +270,33 @@ def make_store(
 def _strategy(
     spec: StudySpec, store: Store, known: Sequence[KnownGood], warmth: Mapping[str, str]
 ) -> Plain:
-    section, trials, size = spec.strategy, spec.budget.trials, spec.space.size_bound
-    whole = trials is not None and size is not None and size <= trials
-    search = Search(
-        spec.space,
-        spec.base,
-        hot=_with(warmth, "hot"),
-        warm=_with(warmth, "warm"),
-        sampler="grid" if whole else section.sampler,
-        seed=section.seed,
-        trials=trials,
-    )
+    search, size = searching(spec, warmth), spec.space.size_bound
+    whole = search.trials is not None and size is not None and size <= search.trials
+    search = replace(search, sampler="grid" if whole else search.sampler)
     new = not store.study.get_trials(deepcopy=False)
-    strategy = STRATEGIES["plain" if whole else section.name](store, search)
+    strategy = STRATEGIES["plain" if whole else spec.strategy.name](store, search)
     for one in known if new else ():
         strategy.enqueue(one)
     return strategy
+
+
+def searching(spec: StudySpec, warmth: Mapping[str, str]) -> Search:
+    """Return what a study's strategy searches."""
+    warm = _with(warmth, "warm")
+    if spec.engine.kind == "simulated":  # its engines do not live on: what is hot saves compiling
+        from tuner.engines.simulated_costs import WARM
+
+        warm = WARM & frozenset(spec.space.names)
+    section = spec.strategy
+    return Search(
+        spec.space,
+        spec.base,
+        hot=_with(warmth, "hot"),
+        warm=warm,
+        sampler=section.sampler,
+        seed=section.seed,
+        trials=spec.budget.trials,
+    )
 
 
 def _with(warmth: Mapping[str, str], wanted: str) -> frozenset[str]:

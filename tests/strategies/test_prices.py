@@ -23,7 +23,7 @@ def test_prior_prices_hold_until_the_first_measured_one() -> None:
     prices.learn(trial({}, Cost(start_s=90, replay_s=10, other_s=2)))
     prices.learn(trial({"block_size": 32}, Cost(start_s=70, replay_s=14, other_s=2)))
     assert prices.ready_s(COLD) == 80
-    assert prices.ready_s(WARM) == PRIOR_S[WARM]
+    assert prices.ready_s(WARM) == pytest.approx(PRIOR_S[WARM] * 80 / PRIOR_S[COLD])
     assert prices.trial_s(COLD) == 80 + 14
 
 

@@ -75,8 +75,16 @@ class Prices:
         return WARM if keys.compile in self._compiled else COLD
 
     def ready_s(self, temperature: str) -> float:
-        """Return seconds until an engine is ready, that way."""
-        return self._ready[temperature].value
+        """Return seconds until an engine is ready, that way.
+
+        A way not gone yet is taken to be as much cheaper or dearer than the prior says as the
+        dearest way gone is.
+        """
+        mean = self._ready[temperature]
+        gone = [name for name in (COLD, WARM) if self._ready[name].n]
+        if mean.n or not gone:
+            return mean.value
+        return mean.value * self._ready[gone[0]].value / PRIOR_S[gone[0]]
 
     @property
     def replay_s(self) -> float:
@@ -89,7 +97,7 @@ class Prices:
 
     def summary(self) -> dict[str, float]:
         """Return the price list: seconds to ready by temperature, and of the replays."""
-        return {**{name: mean.value for name, mean in self._ready.items()}, "replay": self.replay_s}
+        return {**{name: self.ready_s(name) for name in self._ready}, "replay": self.replay_s}
 
 
 def priced(records: Sequence[TrialRecord], hot: Collection[str], warm: Collection[str]) -> Prices:
