@@ -18,7 +18,7 @@ from tuner.config import EngineConfig, Json
 from tuner.errors import Problem, StudyError
 from tuner.evaluate import OnPhase, evaluate
 from tuner.job import MEASURES, Job, Workload
-from tuner.metrics import COUNTERS, DISTRIBUTIONS, SCALARS, STATISTICS
+from tuner.metrics import CAPACITY, COUNTERS, DISTRIBUTIONS, SCALARS, STATISTICS
 from tuner.records import Dominated, Faulted, Infeasible, Measured, Measurement, Outcome
 from tuner.report_text import quantity, title
 from tuner.study import load_workload
@@ -133,6 +133,10 @@ def _tell(outcome: Outcome) -> None:
                 if f"{measure}.requests" in measurement.counts:
                     out.print(_distributions(measure, measurement))
                     out.print(_scalars(measure, measurement))
+            if any(metric.startswith("capacity.") for metric in measurement.values):
+                out.print(_scalars("capacity", measurement))
+            for reason in dict.fromkeys(measurement.absent.values()):
+                out.print(f"no capacity: {reason}", style="yellow", markup=False, soft_wrap=True)
             for warning in measurement.warnings:
                 out.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
         case Infeasible(reason, detail) | Faulted(reason, detail):
@@ -163,10 +167,11 @@ def _distributions(measure: str, measurement: Measurement) -> Table:
 
 
 def _scalars(measure: str, measurement: Measurement) -> Table:
-    table = Table(show_header=False)
+    titled = measure if measure == "capacity" else None
+    table = Table(title=titled, title_justify="left", show_header=False)
     table.add_column("")
     table.add_column("", justify="right")
-    for name in (*SCALARS, *COUNTERS):
+    for name in dict.fromkeys((*SCALARS, *COUNTERS, *CAPACITY)):
         metric = f"{measure}.{name}"
         if metric in measurement.values:
             table.add_row(title(metric).partition(" (")[0], _cell(measurement, metric))

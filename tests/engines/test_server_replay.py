@@ -73,3 +73,15 @@ def test_bad_input_is_told_before_anything_is_sent(
 ) -> None:
     with pytest.raises(StudyError, match=said):
         replay_command(workload, endpoint, measure)
+
+
+def test_a_bound_that_the_server_never_meets_leaves_no_capacity(
+    workload: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = workload.read_text().replace("[saturated]", "[capacity]")
+    workload.write_text(text + "slo: {e2e_ms: 5}\n")
+    with running(Script(step_s=0.01)) as url:
+        assert replay_command(workload, Endpoint(url)) == 0
+    shown = capsys.readouterr().out
+    assert "no capacity: even at 0.0625 of the recorded rate the SLO does not hold" in shown
+    assert "Probes" in shown
