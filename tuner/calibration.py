@@ -24,8 +24,8 @@ class Memory:
     """Says what does not fit; as an observer of the study it learns from each first start.
 
     ``maxima``: hot arguments at the values that the engine of the search is started with (see
-    ``ceiling``): it has to fit, and so has the configuration alone. ``offsets``: key of a ``Demand`` -> bytes
-    by which its true activations exceed the formula.
+    ``ceiling``): it has to fit, and so has the configuration alone. ``offsets``: key of a
+    ``Demand`` -> bytes by which its true activations exceed the formula.
     """
 
     ask: Ask
