@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tuner.accuracy_study import accuracy_study, wanted
 from tuner.again import confirm_study
+from tuner.attribution_table import summary as summary_of
 from tuner.cli import INTERRUPTED, NO_FRONT, err, out, print_json
 from tuner.config import Json
 from tuner.events import Observer
@@ -102,6 +103,8 @@ def _tell(results: StudyResults, taken: Taken) -> None:
         best, bounds = results.deployable, results.intervals
         out.print(front_table(best, results.objectives, results.baselines, presets, bounds))
         for line in verdicts(results):
+            out.print(line, soft_wrap=True)
+        for line in summary_of(results.attribution) if results.attribution else ():
             out.print(line, soft_wrap=True)
     else:
         out.print("no configuration gave a result", style="red")
