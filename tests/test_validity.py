@@ -9,7 +9,7 @@ import pytest
 
 from tuner.config import EngineConfig
 from tuner.presets import Preset
-from tuner.validity import Here, check, here, model_digest, sentence
+from tuner.validity import Here, check, here, model_digest, presets_at, sentence
 
 HERE = Here("0.32.0", ["NVIDIA H200", "NVIDIA H200"], "Xeon")
 THERE = {"model": "org/m", "model_digest": None, "vllm": "0.32.0", "gpu": "NVIDIA H200", "gpus": 2}
@@ -81,6 +81,15 @@ def test_what_nobody_knows_is_unknown_not_broken() -> None:
 def test_a_simulated_preset_holds_nowhere() -> None:
     one = Preset("b", EngineConfig("m"), 1, {}, provenance={"simulated": True}, conditions=THERE)
     assert "simulated" in check(one, HERE).broken[0]
+
+
+@pytest.mark.parametrize("name", ["balanced.yaml", "balanced.k8s.yaml", "balanced.json"])
+def test_a_preset_is_found_by_any_of_its_files(name: str, tmp_path: Path) -> None:
+    (tmp_path / "presets").mkdir()
+    record = tmp_path / "presets" / "balanced.json"
+    record.write_text("{}")
+    assert presets_at(tmp_path / "presets" / name) == [record]
+    assert presets_at(tmp_path) == presets_at(tmp_path / "presets") == [record]
 
 
 def test_this_machine_can_be_looked_at() -> None:

@@ -118,13 +118,15 @@ def sentence(conditions: Mapping[str, Json]) -> str:
 def presets_at(place: Path) -> list[Path]:
     """Return the files that say what presets are: of a results or presets folder, or of one preset.
 
+    A preset may be named by any of its files: balanced.yaml, balanced.k8s.yaml, balanced.json.
+
     Raises StudyError where there are none.
     """
     if place.is_dir():
         inner = place / "presets"
         files = sorted((inner if inner.is_dir() else place).glob("*.json"))
     else:
-        files = [place.with_suffix(".json")]
+        files = [place.with_name(place.name.split(".")[0] + ".json")]
     found = [file for file in files if file.is_file()]
     if not found:
         what = "holds no preset" if place.is_dir() else "has no .json file beside it"
