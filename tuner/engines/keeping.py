@@ -9,8 +9,9 @@ known: a configuration that leaves one out (its knob's ``when`` does not hold) g
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -82,6 +83,11 @@ class KeepingLauncher:
     #: Hot argument -> the largest value that will be asked for.
     maxima: Mapping[str, Json] = field(default_factory=dict)
     _kept: _Kept | None = None
+
+    @property
+    def loop_factory(self) -> Callable[[], asyncio.AbstractEventLoop] | None:
+        """Return what makes the event loop that the inner launcher needs, None for any loop."""
+        return getattr(self.inner, "loop_factory", None)
 
     @contextlib.asynccontextmanager
     async def launch(self, config: EngineConfig, log: str) -> AsyncIterator[Engine]:

@@ -22,7 +22,13 @@ from numpy.typing import NDArray
 from tuner.config import EngineConfig, Json, digest
 from tuner.engines import Completion, simulated_batch
 from tuner.engines.simulated_batch import Batch
-from tuner.engines.simulated_costs import HOT, SimulatedCosts, check, compile_key
+from tuner.engines.simulated_costs import (
+    DEFAULTS,
+    HOT,
+    SimulatedCosts,
+    check,
+    compile_key,
+)
 from tuner.errors import ConfigRejected
 from tuner.trace import Request
 
@@ -80,6 +86,7 @@ class SimulatedEngine:
             "simulated": True,
             "vocab_size": 32_000,
             "effective": dict(self._args),
+            "started": {name: {**DEFAULTS, **self._config.args}[name] for name in HOT},
             "kv_cache_tokens": self._kv_tokens,
         }
 
@@ -182,6 +189,11 @@ class SimulatedLauncher:
     costs: SimulatedCosts = field(default_factory=SimulatedCosts)
     #: Hashes of what was compiled: starting it again is cheaper.
     compiled: set[str] = field(default_factory=set)
+
+    @property
+    def loop_factory(self) -> type[VirtualTimeLoop]:
+        """The event loop that simulated engines need."""
+        return VirtualTimeLoop
 
     @staticmethod
     def run(main: Coroutine[Any, Any, T]) -> T:

@@ -90,16 +90,14 @@ def import_path(environment: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def loop_of(launcher: Launcher) -> Iterator[RunLoop]:
-    """Give the launcher's own way to run coroutines (``run``: virtual time), else one uvloop.
+    """Give an event loop as the launcher wants it (``loop_factory``: virtual time), else a uvloop.
 
     All coroutines share that loop, so that an engine may stay alive between jobs.
     """
-    if hasattr(launcher, "run"):
-        yield cast(RunLoop, launcher.run)
-        return
     from tuner.engines.http_loop import PreciseLoop
 
-    with asyncio.Runner(loop_factory=PreciseLoop) as runner:
+    factory = getattr(launcher, "loop_factory", None) or PreciseLoop
+    with asyncio.Runner(loop_factory=factory) as runner:
         yield runner.run
 
 
