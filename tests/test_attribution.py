@@ -132,6 +132,7 @@ PLANTED = {
     " measures: [saturated]}",
     "objectives": "[{metric: saturated.output_tokens_per_s, direction: maximize}]",
     "budget": "{trials: 2}",
+    "confirm": "{members: 0}",
     "attribution": "{trials: 5}",
 }
 
@@ -146,13 +147,14 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def explained(studied: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, explained."""
-    folder = tmp_path_factory.mktemp("explained")
-    shutil.copytree(studied, folder / "results")
-    assert explain_study(load(folder, **PLANTED), Surroundings(folder / "results")).endswith(
-        "spent"
-    )
-    return folder / "results"
+    """The same, explained as the study asks for it: ``tuner run`` goes on where it was."""
+    folder = tmp_path_factory.mktemp("explained") / "results"
+    shutil.copytree(studied, folder)
+    study = str(studied.parent / "case.yaml")
+    done = CliRunner().invoke(app, ["run", study, "--out", str(folder)])
+    assert done.exit_code == 0
+    assert "matters   quantization\n" in done.output
+    return folder
 
 
 def test_the_planted_knob_is_the_one_that_matters(explained: Path) -> None:
@@ -185,6 +187,11 @@ def test_the_table_names_what_matters_and_what_may_go(explained: Path) -> None:
     assert "matters   quantization\n" in said
     assert "block_size" in said.partition("may go    ")[2]
     assert "each configuration measured once" in said
+
+
+def test_the_run_wrote_both_forms(explained: Path) -> None:
+    names = {path.name for path in (explained / "presets").glob("*.yaml")}
+    assert names == {"max-throughput.yaml", "max-throughput-minimal.yaml"}
 
 
 def test_the_minimal_form_has_only_what_matters(explained: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import yaml
 
 from tuner.config import Json
-from tuner.exports import containers, pods
+from tuner.exports import pods
 from tuner.exports.profiles import LOCAL, Profile
 from tuner.exports.vllm_config import File, holds
 from tuner.presets import Preset
@@ -42,6 +42,5 @@ def kserve(preset: Preset, profile: Profile = LOCAL) -> list[File]:
         "spec": {"predictor": predictor},
     }
     text = yaml.safe_dump(service, sort_keys=False, allow_unicode=True, width=10_000)
-    port = f"answers on port {containers.PORT} as any vLLM server does"
-    head = f"# {preset.name}: trial {preset.trial}. kubectl apply -f {name}; {port}.\n"
+    head = f"# {preset.name}: trial {preset.trial}. kubectl apply -f {name}\n"
     return [(name, head + holds(preset) + text)]
