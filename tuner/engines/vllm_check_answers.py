@@ -84,6 +84,8 @@ def _memory(vllm_config: Any) -> dict[str, Json]:
         return {"demand": vllm_memory.demand(vllm_config)}
     except NotModelled as error:
         return {"not_modelled": str(error)}
+    except Exception as error:  # a version that keeps its sizes elsewhere
+        return {"not_modelled": f"{type(error).__name__}: {error}"}
 
 
 def _temperatures(values: dict[str, list[Json]], config: dict[str, Json]) -> dict[str, Json]:
