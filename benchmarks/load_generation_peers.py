@@ -25,7 +25,7 @@ class Peer:
 
     def install(self, folder: Path) -> Command:
         """Make the tool's environment, or use it where it is; raises subprocess errors, OSError."""
-        tokenizer = _tokenizer(folder / "tokenizer")
+        tokenizer = character_tokenizer(folder / "tokenizer")
         if not self.packages:
             programs = Path(sys.executable).parent
         else:
@@ -42,7 +42,7 @@ class Peer:
         return lambda url, work: self.command(programs, tokenizer, url, work)
 
 
-def _tokenizer(folder: Path) -> Path:
+def character_tokenizer(folder: Path) -> Path:
     """Write a tokenizer of characters: all peers make their prompts from text, offline."""
     if not folder.exists():
         from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
