@@ -89,6 +89,20 @@ def test_a_gain_that_vanishes_is_said_plainly_and_nothing_is_deployed() -> None:
     assert found.launch == ""
 
 
+def test_a_gain_that_only_lacks_repeats_has_not_vanished() -> None:
+    wide: Pairs = [(160, 1.0), (104, 1.02), (165, 0.98)]
+    found = verdict({0: (100, 1.0), 3: (140, 1.0)}, {0: BASE, 3: wide})
+    assert "A gain that is not proven: the search's single measurement gave +40 %" in found.lead
+
+
+def test_repeats_that_agree_in_nothing_leave_anything_open() -> None:
+    wild: Pairs = [(900, 0.1), (20, 9.0)]
+    found = verdict({0: (100, 1.0), 3: (140, 1.0)}, {0: BASE, 3: wild})
+    assert {cell.interval for cell in found.against[0].cells} == {
+        "anything: the repeats lie too far apart"
+    }
+
+
 def test_better_here_and_worse_there_is_a_trade() -> None:
     trade: Pairs = [(150, 1.5), (156, 1.53), (147, 1.47)]
     found = verdict({0: (100, 1.0), 3: (150, 1.5)}, {0: BASE, 3: trade})

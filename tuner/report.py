@@ -88,8 +88,20 @@ def _heads(results: StudyResults) -> list[tuple[str, str]]:
 
 def shown_of(results: StudyResults, presets: Sequence[Preset]) -> Shown:
     """Return what tables and pictures show: means where trials were confirmed."""
+    default = results.proof.default
+    unproven = {
+        (one.trial, found.metric)
+        for one in results.confirmed
+        for found in one.comparisons
+        if default is not None and found.baseline == default.trial and found.verdict == "not shown"
+    }
     return Shown(
-        results.settled, results.deployable, results.objectives, presets, results.intervals
+        results.settled,
+        results.deployable,
+        results.objectives,
+        presets,
+        results.intervals,
+        frozenset(unproven),
     )
 
 

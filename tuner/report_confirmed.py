@@ -18,6 +18,10 @@ from tuner.report_text import better, change, number, seconds, short
 
 #: What is not shown is looked for down to this difference; a smaller one hardly matters.
 _LEAST_DIFFERENCE = 0.05
+#: Of a promised gain this share may be left, and it has not vanished: it is only not proven.
+_KEPT = 0.5
+#: Bounds this factor apart leave everything open.
+_ANYTHING = 10
 #: A change of the search this large that is not shown any more counts as vanished.
 _PROMISED = 0.02
 
@@ -107,7 +111,9 @@ def _cell(found: Comparison) -> Cell:
 
 
 def interval_text(ratio: Interval) -> str:
-    """Return an interval of a ratio as changes: "+31 % to +41 %"."""
+    """Return an interval of a ratio as changes: "+31 % to +41 %"; words where it says nothing."""
+    if ratio.high > _ANYTHING * ratio.low:
+        return "anything: the repeats lie too far apart"
     return f"{change(ratio.low)} to {change(ratio.high)}"
 
 
@@ -158,16 +164,20 @@ def vanished(
         ratio, again = promised.get(objective.metric, 1.0), found.get(objective.metric)
         big = better(ratio, objective) and abs(ratio - 1) >= _PROMISED
         if big and again is not None and again.ratio is not None and again.verdict != "better":
+            measured = math.log(again.ratio.value) / math.log(ratio)
             out.append(
-                f"A gain that vanished: the search's single measurement gave {change(ratio)} "
-                f"{short(objective.metric)}; measured again it is {change(again.ratio.value)} "
-                f"({interval_text(again.ratio)}), {_words(again.verdict)}."
+                f"{_fate(again.verdict, measured)}: the search's single measurement gave "
+                f"{change(ratio)} {short(objective.metric)}; measured again it is "
+                f"{change(again.ratio.value)} ({interval_text(again.ratio)})."
             )
     return out
 
 
-def _words(verdict: str) -> str:
-    return "worse" if verdict == "worse" else "which may be nothing"
+def _fate(verdict: str, kept: float) -> str:
+    """Name what became of a promised gain. ``kept``: the share of it that the repeats' mean has."""
+    if verdict == "worse":
+        return "A gain that is a loss"
+    return "A gain that is not proven" if kept >= _KEPT else "A gain that vanished"
 
 
 def price(one: Confirmed, baseline: Confirmed, proof: Proof) -> str:

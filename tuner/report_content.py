@@ -13,7 +13,6 @@ from tuner.presets import Preset, Provenance, is_baseline, ratios
 from tuner.records import Dominated, Faulted, Infeasible, Measured, TrialRecord
 from tuner.report_figures import Shown, names_of
 from tuner.report_table import (
-    Intervals,
     caption_of,
     in_common,
     ordered,
@@ -37,13 +36,14 @@ _PLAIN = bool | int | float
 class Score:
     """One score as shown; ``change`` is against the default, '' where there is none.
 
-    ``spread``: half the width of its interval, "± 12 ms"; '' for a single measurement.
+    ``tone``: "good" or "bad"; "calm" where repeats do not show the change. ``spread``: half the
+    width of its interval, "± 12 ms"; '' for a single measurement.
     """
 
     name: str
     text: str
     change: str = ""
-    good: bool = False
+    tone: str = ""
     value: float = 0.0
     spread: str = ""
 
@@ -63,26 +63,28 @@ class Row:
     durations: tuple[tuple[str, float], ...]
 
 
-def scores(
-    record: TrialRecord,
-    objectives: Sequence[Objective],
-    default: TrialRecord | None,
-    intervals: Intervals | None = None,
-) -> tuple[Score, ...]:
+def scores(record: TrialRecord, shown: Shown, default: TrialRecord | None) -> tuple[Score, ...]:
     """Return a trial's scores against the default's; empty where it has none."""
+    objectives = shown.objectives
     gains = {} if same_trial(record, default) else ratios(record, default, objectives)
-    bounds = (intervals or {}).get(record.number, {})
+    bounds = shown.intervals.get(record.number, {})
     return tuple(
         Score(
             title(o.metric),
             quantity(value, o.metric),
             change(gains[o.metric]) if o.metric in gains else "",
-            o.metric in gains and better(gains[o.metric], o),
+            _tone(record.number, o, gains.get(o.metric), shown),
             value,
             half_width(bounds.get(o.metric), o.metric),
         )
         for o, value in zip(objectives, record.scores or (), strict=bool(record.scores))
     )
+
+
+def _tone(trial: int, objective: Objective, ratio: float | None, shown: Shown) -> str:
+    if ratio is None or (trial, objective.metric) in shown.unproven:
+        return "calm"
+    return "good" if better(ratio, objective) else "bad"
 
 
 def cards(
@@ -97,7 +99,7 @@ def cards(
         (
             ", ".join(those),
             trial,
-            scores(by_trial[trial], shown.objectives, default, shown.intervals),
+            scores(by_trial[trial], shown, default),
         )
         for trial, those in names.items()
     ]
@@ -121,7 +123,7 @@ def row(
         kind,
         outcome,
         reason,
-        scores(record, shown.objectives, default, shown.intervals),
+        scores(record, shown, default),
         tuple((name, value_text(value)) for name, value in differing.items()),
         json.dumps(record.config.to_json(), indent=2, ensure_ascii=False),
         tuple(

@@ -37,6 +37,8 @@ class Shown:
     presets: Sequence[Preset]
     #: Bounds of confirmed means, by trial and metric.
     intervals: Mapping[int, Mapping[str, Interval]] = field(default_factory=dict)
+    #: Trials and metrics in which repeats show no difference to the default.
+    unproven: frozenset[tuple[int, str]] = frozenset()
 
     @property
     def measured(self) -> list[TrialRecord]:
@@ -185,7 +187,11 @@ def _front_layout(shown: Shown) -> dict[str, Json]:
     names = ["trial"] * single + [axis(objective.metric) for objective in shown.objectives[:2]]
     keys = [r for r in shown.measured if is_baseline(r)] + list(shown.front)
     columns = zip(_coordinates(shown, keys), _coordinates(shown, shown.measured), strict=True)
-    axes = [_axis(name, *pair) for name, pair in zip(names, columns, strict=True)]
+    metrics = [""] * single + [objective.metric for objective in shown.objectives[:2]]
+    axes = [
+        _axis(name, [*near, *(bars := _reaches(shown, metric))], everything, bool(bars))
+        for name, metric, (near, everything) in zip(names, metrics, columns, strict=True)
+    ]
     across, up = (True, corner[0]) if single else corner
     arrow = {(True, True): "↗", (True, False): "↘", (False, True): "↖", (False, False): "↙"}
     note = {
@@ -200,16 +206,34 @@ def _front_layout(shown: Shown) -> dict[str, Json]:
     return layout(xaxis=axes[0], yaxis=axes[1], annotations=[note], height=480)
 
 
-def _axis(text: str, keys: Sequence[float], everything: Sequence[float]) -> dict[str, Json]:
-    """An axis that shows the front and the baselines well; a double click shows everything."""
+def _reaches(shown: Shown, metric: str) -> list[float]:
+    """Return where error bars end, at most half the mean away: a wild one is cut by the picture."""
+    scale, out = unit(metric).scale, []
+    for bounds in shown.intervals.values():
+        if metric in bounds:
+            low, high = bounds[metric]
+            half = min((high - low) / 2, abs(high + low) / 4)
+            out += [((low + high) / 2 + side * half) * scale for side in (-1, 1)]
+    return out
+
+
+def _axis(
+    text: str, keys: Sequence[float], everything: Sequence[float], barred: bool = False
+) -> dict[str, Json]:
+    """An axis that shows the front and the baselines well; a double click shows everything.
+
+    ``barred``: the keys hold the ends of error bars, to which the picture is cut.
+    """
     out: dict[str, Json] = {"title": {"text": text}, "automargin": True, "tickformat": ",~r"}
     if not keys:
         return out
     low, high = min(keys), max(keys)
     # A front of nearly equal values is not blown up: what is within noise shall look so.
     margin = max(0.3 * (high - low), 0.1 * abs(high)) or 1.0
+    if barred:
+        margin /= 4
     reach = max(everything) - min(everything)
-    if text != "trial" and reach > _FOCUS_FROM * (high - low + 2 * margin):
+    if barred or (text != "trial" and reach > _FOCUS_FROM * (high - low + 2 * margin)):
         out["range"] = [low - margin, high + margin]
     return out
 

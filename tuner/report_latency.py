@@ -59,7 +59,8 @@ def sampled(
             if repeat.point.get("member") == trial and repeat.scores is not None
         ]
         files = [d / "requests.parquet" for d in own or [folder / "trials" / str(trial)]]
-        name = names_of(by_trial[trial], shown.presets) or f"trial {trial}"
+        label = by_trial[trial].config.label.partition(":")[2].strip()
+        name = label or names_of(by_trial[trial], shown.presets) or f"trial {trial}"
         found = _sample(trial, name, [file for file in files if file.is_file()])
         out += [found] if found is not None else []
     return out

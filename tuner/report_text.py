@@ -107,8 +107,15 @@ def quantity(value: float, metric: str) -> str:
 
 
 def half_width(bounds: tuple[float, float] | None, metric: str) -> str:
-    """Return half of an interval's width with its unit: "± 12 ms"; '' without an interval."""
-    return "" if bounds is None else f"± {quantity((bounds[1] - bounds[0]) / 2, metric)}"
+    """Return half of an interval's width with its unit: "± 12 ms"; '' without an interval.
+
+    An interval of a positive metric that reaches below 0 comes from too few, unlike repeats.
+    """
+    if bounds is None:
+        return ""
+    if bounds[0] < 0 < bounds[1]:
+        return "± over 100 %"
+    return f"± {quantity((bounds[1] - bounds[0]) / 2, metric)}"
 
 
 def seconds(value: float) -> str:

@@ -131,8 +131,9 @@ def _confirmed_words(
         )
         for c in (one, base)
     )
+    name = best.config.label.partition(": ")[2] or best.name
     lead = (
-        f"Trial {best.trial} ({best.name}) reaches {ours}, vLLM's defaults (trial {base.trial}) "
+        f"Trial {best.trial} ({name}) reaches {ours}, vLLM's defaults (trial {base.trial}) "
         f"{theirs}: means of {len(one.scores)} repeats each."
     )
     gone = vanished(one, base, records, objectives)
