@@ -93,7 +93,9 @@ def test_a_sure_trifle_does_not_matter() -> None:
 def test_what_may_go_alone_stays_where_it_matters_together() -> None:
     records = [*runs(0, (100.0, 1.0)), *runs(1, (99.0, 1.0)), *runs(2, (99.0, 1.0))]
     apart = attribute(plan(), records, (UP, DOWN))
-    together = attribute(plan(), [*records, *runs(4, (60.0, 1.0))], (UP, DOWN))
+    number, config = plan().minimal(["a", "b"])
+    assert config.args == {"c": {"d": 3}}
+    together = attribute(plan(), [*records, *runs(number, (60.0, 1.0))], (UP, DOWN))
     assert apart is not None
     assert together is not None
     assert apart.may_go == ("a", "b")

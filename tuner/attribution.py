@@ -158,10 +158,10 @@ class Plan:
         ]
         return [(WINNER, self.winner), *single]
 
-    @property
-    def minimal_member(self) -> int:
-        """The number of the winner without all knobs that may go."""
-        return WINNER + 1 + len(self.changed)
+    def minimal(self, knobs: Sequence[str]) -> tuple[int, EngineConfig]:
+        """The member without all these knobs; each such configuration has a number of its own."""
+        config = without(self.winner, [*knobs, *self.same])
+        return WINNER + 1 + len(self.changed) + int(config.key[:4], 16), config
 
     def to_json(self) -> dict[str, Json]:
         """Return a plain mapping."""
@@ -238,13 +238,12 @@ def attribute(
             why = f"{refused[number].reason}: {refused[number].detail}"
         effects.append(_effect(one, rows, winner, objectives, why))
     effects.sort(key=lambda e: (not e.ratios, -e.loss))
-    smallest = scores.get(plan.minimal_member)
-    names = ", ".join(e.changed.knob for e in effects if e.standing == "may go")
-    minimal = (
-        None
-        if smallest is None
-        else _effect(Changed(names, None), smallest, winner, objectives, "")
-    )
+    useless = [e.changed.knob for e in effects if e.standing == "may go"]
+    smallest = scores.get(plan.minimal(useless)[0])
+    minimal = None
+    if smallest is not None:
+        together = Changed(", ".join(useless), None)
+        minimal = _effect(together, smallest, winner, objectives, "")
     found = (plan.preset, plan.trial, plan.winner, len(winner), tuple(effects))
     return Attribution(*found, same=plan.same, minimal=minimal)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tuner.again import Again, measure_again
-from tuner.attribution import Changed, Plan, differences, minimal_config
+from tuner.attribution import Changed, Plan, differences
 from tuner.config import EngineConfig
 from tuner.errors import Problem, StudyError
 from tuner.minimal import defaults
@@ -52,8 +52,8 @@ def explain_study(spec: StudySpec, around: Surroundings) -> str:
     if around.stop.requested or found is None or len(found.may_go) < LEAST:
         return ended
     # What may go alone may matter together: the minimal form is measured too.
-    smallest = (plan.minimal_member, minimal_config(found))
-    return measure_again(spec, around, replace(again, members=[*plan.members, smallest]))
+    members = [*plan.members, plan.minimal(found.may_go)]
+    return measure_again(spec, around, replace(again, members=members))
 
 
 def choose_winner(results: StudyResults, name: str | None) -> Preset | None:
