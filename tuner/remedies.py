@@ -42,6 +42,8 @@ REMEDIES = {
     "no_token": "the server answers but makes no token; look at the trial's engine.log",
     "unreachable": "nothing answers at that address; check the URL and the served model",
     "not_reset": "requests outlived their replay; look at the trial's engine.log",
+    "breaks_rule": "nothing to mend: a rule of the search space forbids it",
+    "not_scored": "the engine gives no logprobs of prompts; leave accuracy out (prompts: 0)",
     "not_hot": "the engine does not change this while it lives; it is started anew instead",
     "not_applied": "a live change did not take; it is started anew instead",
     "cancelled": "it was stopped before it was done; run the study again to go on",

@@ -304,9 +304,16 @@ def _with(warmth: Mapping[str, str], wanted: str) -> frozenset[str]:
 
 
 def make_pool(
-    spec: StudySpec, around: Surroundings, kind: str, warmth: Mapping[str, str]
+    spec: StudySpec,
+    around: Surroundings,
+    kind: str,
+    warmth: Mapping[str, str],
+    evaluate_by: str = "",
 ) -> contextlib.AbstractContextManager[Pool]:
-    """Return what runs jobs on engines of ``kind``, live where ``warmth`` has hot arguments."""
+    """Return what runs jobs on engines of ``kind``, live where ``warmth`` has hot arguments.
+
+    ``evaluate_by``: what turns a job into an outcome on real engines, by import path, unwatched.
+    """
     teller = _Teller(around.observers)
     if kind == "simulated":
         from tuner.engines.simulated import SimulatedLauncher
@@ -320,8 +327,11 @@ def make_pool(
     from tuner.pools.slots import Capacity
 
     cores = None if on_gpus(spec) else int(spec.engine.cpus or len(os.sched_getaffinity(0)))
+    host = host_spec(spec, kind, _with(warmth, "hot"), around.cache)
+    if evaluate_by:
+        host = replace(host, evaluate=evaluate_by, on_gpus=False)
     return RayPool(
-        host_spec(spec, kind, _with(warmth, "hot"), around.cache),
+        host,
         Capacity(spec.ray.gpus, spec.ray.slots, cores),
         spec.ray.address,
         observer=teller,

@@ -17,6 +17,7 @@ from tuner.knobs import Point, SearchSpace
 from tuner.objectives import Constraint, Objective
 from tuner.study_files import gather
 from tuner.study_hardware import Hardware
+from tuner.study_accuracy import AccuracySection
 from tuner.study_sections import (
     AttributionSection,
     Budget,
@@ -69,6 +70,7 @@ class StudySpec:
     budget: Budget = field(default_factory=Budget)
     strategy: StrategySection = field(default_factory=StrategySection)
     confirm: Confirm = field(default_factory=Confirm)
+    accuracy: AccuracySection = field(default_factory=AccuracySection)
     attribution: AttributionSection = field(default_factory=AttributionSection)
     baselines: tuple[Baseline, ...] = ()
     #: An Optuna storage URL; None: a file in the study's folder.

@@ -13,6 +13,7 @@ from tuner.study import EngineSpec, StudySpec
 from tuner.study_engine import ArgumentReader
 from tuner.study_goals import read_constraints, read_objectives
 from tuner.study_hardware import read_hardware
+from tuner.study_accuracy import AccuracySection
 from tuner.study_sections import (
     AttributionSection,
     Budget,
@@ -33,7 +34,7 @@ T = TypeVar("T")
 KEYS = (
     "name", "model", "engine", "space", "workload", "objectives", "constraints", "budget",
     "strategy", "confirm", "attribution", "baselines", "storage", "ray", "repeats", "early_end",
-    "hardware", "price",
+    "hardware", "price", "accuracy",
 )  # fmt: skip
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -66,6 +67,7 @@ class StudyReader:
             "name": self._name(),
             "strategy": self._section(StrategySection, "strategy"),
             "confirm": self._section(Confirm, "confirm"),
+            "accuracy": self._section(AccuracySection, "accuracy"),
             "attribution": self._section(AttributionSection, "attribution"),
             "baselines": named.baselines(),
             "storage": self._storage(),

@@ -43,6 +43,7 @@ def resolved(spec: StudySpec) -> str:
         "budget": as_json(spec.budget),
         "strategy": as_json(spec.strategy),
         "confirm": as_json(spec.confirm),
+        "accuracy": as_json(spec.accuracy),
         "attribution": as_json(spec.attribution),
         "baselines": [{"name": b.name, "args": dict(b.arguments)} for b in spec.baselines],
         "storage": spec.storage,

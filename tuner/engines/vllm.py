@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tuner.accuracy import Scored
 from tuner.config import EngineConfig, Json
 from tuner.engines import Completion, vllm_args
 from tuner.engines.live import client, plugin
@@ -24,6 +25,7 @@ from tuner.engines.vllm_env import METHOD, base_env, choose_start_method, fit_th
 from tuner.engines.vllm_errors import death, message_of, refusal, start_failure
 from tuner.engines.vllm_facts import facts_of
 from tuner.engines.vllm_process import Descendants, environment_kept, output_to
+from tuner.engines.vllm_scoring import score
 from tuner.engines.vllm_start import broken_down, compilation, start_phases
 from tuner.errors import ConfigRejected, EngineFault, RequestRejected, TunerError
 from tuner.trace import Request
@@ -214,6 +216,15 @@ class VllmEngine:
             priority=request.priority if ranked else 0,
         )
         return outputs
+
+    async def score(
+        self, prompt: Sequence[int], tokens: int, answer: Sequence[int] | None
+    ) -> Scored:
+        """Answer a prompt, and score an answer. See ``accuracy.Scoring``."""
+        try:
+            return await score(self.llm, f"score-{next(self._numbers)}", prompt, tokens, answer)
+        except Exception as error:
+            raise self._translated(error) from error
 
     def _translated(self, error: Exception) -> Exception:
         from vllm.v1.engine.exceptions import EngineDeadError
