@@ -16,6 +16,7 @@ from tuner.job import Deadlines, Job, Rivals, Slo, Workload
 from tuner.objectives import Constraint, Objective, scores
 from tuner.pools.inline import InlinePool
 from tuner.records import Cost, Dominated, Faulted, Measured, Outcome, TrialRecord
+from tuner.store import Store, sqlite_url
 from tuner.strategies.plain import KnownGood, Plain
 from tuner.trace import Trace
 from tuner.tune import front
@@ -139,7 +140,7 @@ def test_a_trial_is_stopped_at_the_second_request_that_exceeds_what_it_needs(
     assert isinstance(outcome, Dominated)
     assert outcome.bound[THROUGHPUT.metric] == pytest.approx(1.0)
     assert outcome.bound[P99.metric] == pytest.approx(5.0)
-    assert "paced.e2e.p99 cannot be better than 5: certain after 10 of 100" in outcome.detail
+    assert "paced.e2e.p99 cannot be better than 5 s: certain after 10 of 100" in outcome.detail
     paced_s = cost.replay_s - 100.0
     assert 10.0 < paced_s < 10.5
     assert cost.saved_s == pytest.approx(49.5 - paced_s)
@@ -189,6 +190,22 @@ def test_a_broken_engine_is_no_slow_one(tmp_path: Path) -> None:
     outcome, _ = measured(replace(slow_job(tmp_path), config=config))
     assert isinstance(outcome, Faulted)
     assert outcome.reason == "too_many_errors"
+
+
+def test_what_breaks_a_constraint_is_told_as_that_and_never_as_a_value(tmp_path: Path) -> None:
+    limit = (Constraint("paced.error_share", upper=0.01), Constraint("paced.ttft.p99", upper=1.0))
+    store = Store.open(sqlite_url(tmp_path), "s", OBJECTIVES, limit, {})
+    number = store.study.ask().number
+    outcome = Dominated({"paced.error_share": 0.05}, "certain after 9 of 100 requests")
+    violations = tuple(c.excess_of(outcome.bound) for c in limit)
+    record = TrialRecord(number, SLOW, {}, outcome, violations=violations, cost=Cost(saved_s=7.0))
+    store.finish(record)
+    (trial,) = store.study.trials
+    assert (trial.state.name, trial.values) == ("PRUNED", None)
+    assert trial.constraints == {"can_run": 0.0, "paced.error_share": pytest.approx(0.04)}
+    (found,) = store.records()
+    assert (found.outcome, found.feasible, found.cost.saved_s) == (outcome, False, 7.0)
+    assert store.study.best_trials == []
 
 
 def test_the_loop_stops_trials_keeps_baselines_whole_and_stores_the_bound(tmp_path: Path) -> None:

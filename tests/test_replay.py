@@ -8,9 +8,10 @@ import pytest
 
 from tuner.config import Json
 from tuner.engines import Completion
-from tuner.engines.simulated import SimulatedLauncher
-from tuner.errors import EngineFault, RequestRejected
+from tuner.engines.simulated import SimulatedLauncher, VirtualTimeLoop
+from tuner.errors import EngineFault, MeasurementInvalid, RequestRejected
 from tuner.job import Deadlines, Slo
+from tuner.measures import check_replay
 from tuner.metrics import measure
 from tuner.records import RequestRecord
 from tuner.replay import Plan, replay
@@ -93,6 +94,104 @@ def test_waiting_behind_one_slow_server_counts_from_the_scheduled_arrival() -> N
     assert values["paced.e2e.p50"] == pytest.approx(np.percentile(waits, 50))
     assert values["paced.e2e.max"] == pytest.approx(5.5)
     assert counts["paced.requests"] == 10
+
+
+def test_a_server_that_keeps_up_lets_nobody_wait() -> None:
+    # D/D/1 at half load: arrivals every 2 s, service 1 s.
+    values, _, _ = measure("paced", run(OneServer(1.0), Plan(requests(120, 2.0))), Slo())
+    assert values["paced.ttft.p50"] == values["paced.ttft.max"] == pytest.approx(1.0)
+    assert values["paced.requests_per_s"] == pytest.approx(120 / 239)
+
+
+def test_a_burst_waits_its_turn() -> None:
+    # 101 requests at once, 3 tokens of 0.1 s each: request i has its first token at 0.3 i + 0.1.
+    records = run(OneServer(0.1), Plan(requests(101, 0.0, output=3)))
+    values, _, _ = measure("paced", records, Slo({"default": {"ttft": 15.11}}))
+    assert values["paced.ttft.p50"] == pytest.approx(0.3 * 50 + 0.1)
+    assert values["paced.ttft.p99"] == pytest.approx(0.3 * 99 + 0.1)
+    assert values["paced.e2e.max"] == pytest.approx(0.3 * 101)
+    assert values["paced.tpot.p99"] == values["paced.itl.max"] == pytest.approx(0.1)
+    assert values["paced.attainment"] == pytest.approx(51 / 101)
+    assert values["paced.output_tokens_per_s"] == pytest.approx(10.0)
+    assert values["paced.goodput"] == pytest.approx(51 / 30.3)
+
+
+def test_refused_requests_give_no_throughput_and_no_latency() -> None:
+    # Arrivals every 10 s, service 2 s of two tokens; every second one is refused at once.
+    records = run(Refusing(1.0), Plan(requests(100, 10.0, output=2)))
+    values, counts, _ = measure("paced", records, Slo())
+    assert values["paced.output_tokens_per_s"] == pytest.approx(100 / 982)
+    assert values["paced.requests_per_s"] == pytest.approx(50 / 982)
+    assert (counts["paced.requests"], counts["paced.errors"], counts["paced.e2e"]) == (100, 50, 50)
+    assert values["paced.e2e.p99"] == pytest.approx(2.0)
+
+
+class Stalling(OneServer):
+    """Makes no token between 20 s and 30 s."""
+
+    async def generate(self, request: Request, prompt: Sequence[int]) -> Completion:
+        times: list[float] = []
+        clock = asyncio.get_running_loop().time
+        async with self.free:
+            for _ in range(request.output_tokens):
+                if 20.0 <= clock() < 30.0:
+                    await asyncio.sleep(30.0 - clock())
+                await asyncio.sleep(self.step_s)
+                times.append(clock())
+        return Completion(tuple(times), len(times))
+
+
+def test_a_stall_is_seen_by_all_who_came_during_it() -> None:
+    # Arrivals every 4 s, 3 tokens of 1 s. Request 5 arrives at 20 s, as the stall begins: its
+    # first token comes at 31 s. 6 and 7 (24 s, 28 s) wait behind it, 8 to 17 until that is made up.
+    records = run(Stalling(1.0), Plan(requests(20, 4.0, output=3)), Deadlines(stall_s=60.0))
+    ttfts = [record.token_s[0] - record.scheduled_s for record in records]
+    assert ttfts[:5] == pytest.approx([1.0] * 5)
+    assert ttfts[5:15] == pytest.approx([11.0 - i for i in range(10)])
+    assert ttfts[15:] == pytest.approx([1.0] * 5)
+    values, _, _ = measure("paced", records, Slo())
+    assert values["paced.itl.max"] == pytest.approx(1.0)
+
+
+def test_a_stall_in_the_middle_of_an_answer_is_a_gap_between_tokens() -> None:
+    (record,) = run(Stalling(3.0), Plan([Request(0, 18.0, 4, 3)]), Deadlines(stall_s=60.0))
+    assert record.token_s == pytest.approx([21.0, 33.0, 36.0])
+    values, _, _ = measure("paced", [record], Slo())
+    assert values["paced.itl.max"] == pytest.approx(12.0)
+    assert values["paced.tpot.p50"] == pytest.approx(7.5)
+
+
+class Suspending(OneServer):
+    """The machine is suspended for 30 s while request 5 is served: the clock jumps."""
+
+    async def generate(self, request: Request, prompt: Sequence[int]) -> Completion:
+        done = await super().generate(request, prompt)
+        if request.id == 5:
+            loop = asyncio.get_running_loop()
+            assert isinstance(loop, VirtualTimeLoop)
+            loop._jump.now += 30.0
+        return done
+
+
+def test_a_clock_that_jumps_is_late_sending_and_makes_the_replay_invalid() -> None:
+    # Arrivals every 1 s, service 0.1 s: request 5 ends at 5.1 s, then it is 35.1 s. Requests 6 to
+    # 35 leave at once then, 29.1 s to 0.1 s late, and are served one after another.
+    records = run(Suspending(0.1), Plan(requests(60, 1.0)))
+    late = [record.sent_s - record.scheduled_s for record in records]  # type: ignore[operator]
+    assert late[:6] == pytest.approx([0.0] * 6, abs=1e-3)
+    assert late[6:36] == pytest.approx([35.1 - i for i in range(6, 36)], abs=1e-3)
+    assert late[36:] == pytest.approx([0.0] * 24, abs=1e-3)
+    assert records[6].token_s[0] - records[6].scheduled_s == pytest.approx(29.2)
+    values, _, _ = measure("paced", records, Slo())
+    with pytest.raises(MeasurementInvalid, match="client was too busy"):
+        check_replay("paced", values, records)
+
+
+def test_the_clock_on_the_wall_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    jumps = iter(range(0, -10_000_000, -1000))
+    monkeypatch.setattr("time.time", lambda: float(next(jumps)))
+    records = run(OneServer(1.0), Plan(requests(5, 2.0)))
+    assert [record.token_s[-1] for record in records] == pytest.approx([1, 3, 5, 7, 9])
 
 
 def test_saturated_offers_everything_at_once() -> None:

@@ -86,11 +86,15 @@ class Race:
         if self.proven is None or self.look is None:
             return ""
         what = " and ".join(
-            f"{claim.metric} cannot be better than {claim.at_best(self.look):.6g}"
+            f"{claim.metric} cannot be better than {claim.at_best(self.look):.6g}{_unit(claim)}"
             for claim in self.proven.claims
         )
         ended = self.good + self.failed
         return f"{what}: certain after {ended} of {self.requests} requests"
+
+
+def _unit(claim: Claim) -> str:
+    return " s" if isinstance(claim, Slower) else ""
 
 
 @dataclass(slots=True)
