@@ -28,7 +28,6 @@ import numpy as np
 from tuner.config import EngineConfig, Json
 from tuner.engines.live import client
 from tuner.engines.live.ceiling import hot_values
-from tuner.engines.live.plugin import RECORD
 from tuner.engines.live.schedule import Schedule, Work, recorded
 from tuner.engines.vllm import VllmEngine, VllmLauncher, base_env
 from tuner.trace import Request
@@ -171,10 +170,11 @@ def main() -> None:
     """Print the table; exit with 1 where a schedule differs."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--settings", type=int, default=len(SETTINGS))
+    parser.add_argument("--first", type=int, default=0, help="number of the first setting")
+    parser.add_argument("--settings", type=int, default=len(SETTINGS), help="how many of them")
     chosen = parser.parse_args()
     cache = Path(tempfile.gettempdir()) / "tuner-live-fidelity"
-    os.environ.update(base_env(cache, device="cpu", model=str(MODEL)), **{RECORD: "1"})
+    os.environ.update(base_env(cache, device="cpu", model=str(MODEL)))
     head = (
         *("setting", "schedule", "steps", "preemptions"),
         *("tok/s mean", "tok/s best", "tok/s steps", "P99 mean", "P99 best"),
@@ -184,7 +184,7 @@ def main() -> None:
     print("|---" * len(head) + "|", file=table)
     done = asyncio.run(
         measure(
-            SETTINGS[: chosen.settings],
+            SETTINGS[chosen.first : chosen.first + chosen.settings],
             chosen.pairs,
             lambda pairs: print("|", " | ".join(pairs.row()), "|", file=table),
         )

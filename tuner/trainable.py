@@ -65,47 +65,8 @@ def as_trainable(study: StudySpec | str | Path, cache: Path = CACHE) -> type[tun
     StudyError for a study that is wrong.
     """
     spec = _loaded(study)
-    measuring = _Measuring(spec, _host(spec, cache))
-
-    class VllmTrial(tune.Trainable):  # type: ignore[misc]
-        """One configuration of a study, measured once."""
-
-        @classmethod
-        def default_resource_request(cls, config: dict[str, Json]) -> Any:
-            """Ask for what the engine of this configuration needs."""
-            return tune.PlacementGroupFactory([_resources(spec, config)])
-
-        def setup(self, config: dict[str, Json], workload: Workload) -> None:
-            """Make the worker; its engine host starts with the first step."""
-            self._workload = workload
-            self._numbers = itertools.count()
-            self._worker = SlotWorker(measuring.host, _place(), Limits())
-
-        def step(self) -> dict[str, Json]:
-            """Measure. See ``as_trainable`` for the result."""
-            number = next(self._numbers)
-            directory = Path(self.logdir) / f"trial-{number}"
-            job = measuring.job(number, self.config, self._workload, directory)
-            if isinstance(job, Infeasible):
-                return measuring.result(job, Cost())
-            return measuring.result(*self._worker.run(job))
-
-        def reset_config(self, new_config: dict[str, Json]) -> bool:
-            """Take another configuration: the host changes its engine live where that can be."""
-            self.config = new_config
-            return True
-
-        def save_checkpoint(self, checkpoint_dir: str) -> None:
-            """Save nothing: Tune asks for it at a trial's end, and one step is all there is."""
-
-        def load_checkpoint(self, checkpoint: Any) -> None:
-            """Load nothing."""
-
-        def cleanup(self) -> None:
-            """End the engine and its host."""
-            self._worker.stop(_STOP_S)
-
-    trainable: type[tune.Trainable] = tune.with_parameters(VllmTrial, workload=spec.workload())
+    trial = _trial_class(_Measuring(spec, _host(spec, cache)))
+    trainable: type[tune.Trainable] = tune.with_parameters(trial, workload=spec.workload())
     return trainable
 
 
@@ -138,6 +99,53 @@ class StudySearch(OptunaSearch):  # type: ignore[misc]
             not math.isfinite(result.get(metric, math.nan)) for metric in self.metric
         )
         super().on_trial_complete(trial_id, None if lacks else result, error or lacks)
+
+
+def _trial_class(measuring: _Measuring) -> type[tune.Trainable]:
+    """Return the class of an actor. Made here, because Tune asks the class for its resources."""
+
+    class VllmTrial(tune.Trainable):  # type: ignore[misc]
+        """One configuration of a study, measured once."""
+
+        @classmethod
+        def default_resource_request(cls, config: dict[str, Json]) -> Any:
+            """Ask for what the engine of this configuration needs."""
+            return tune.PlacementGroupFactory([measuring.resources(config)])
+
+        def setup(self, config: dict[str, Json], workload: Workload) -> None:
+            """Make the worker; its engine host starts with the first step."""
+            self._workload = workload
+            self._numbers = itertools.count()
+            self._worker = SlotWorker(measuring.host, _place(), Limits())
+
+        def step(self) -> dict[str, Json]:
+            """Measure. See ``as_trainable`` for the result."""
+            number = next(self._numbers)
+            directory = Path(self.logdir) / f"trial-{number}"
+            job = measuring.job(number, self.config, self._workload, directory)
+            if isinstance(job, Infeasible):
+                return measuring.result(job, Cost())
+            outcome, cost = self._worker.run(job)
+            if isinstance(outcome, Faulted) and outcome.engine_ok:
+                outcome, cost = self._worker.run(job)  # we measured badly; the engine lives on
+            return measuring.result(outcome, cost)
+
+        def reset_config(self, new_config: dict[str, Json]) -> bool:
+            """Take another configuration: the host changes its engine live where that can be."""
+            self.config = new_config
+            return True
+
+        def save_checkpoint(self, checkpoint_dir: str) -> None:
+            """Save nothing: Tune asks for it at a trial's end, and one step is all there is."""
+
+        def load_checkpoint(self, checkpoint: Any) -> None:
+            """Load nothing."""
+
+        def cleanup(self) -> None:
+            """End the engine and its host."""
+            self._worker.stop(_STOP_S)
+
+    return VllmTrial
 
 
 def _loaded(study: StudySpec | str | Path) -> StudySpec:
@@ -173,13 +181,6 @@ def _host(spec: StudySpec, cache: Path) -> HostSpec:
     return host_spec(spec, kind, hot, cache)
 
 
-def _resources(spec: StudySpec, config: Mapping[str, Json]) -> dict[str, float]:
-    if not on_gpus(spec):
-        return {"CPU": spec.engine.cpus or 1}
-    gpus = spec.config(to_point(spec.space, _known(spec, config))).gpus
-    return {"CPU": 1, "GPU": gpus}
-
-
 def _known(spec: StudySpec, config: Mapping[str, Json]) -> dict[str, Json]:
     """Return the knobs of a trial's configuration; Tune and its users may add other keys."""
     return {name: config[name] for name in spec.space.names if name in config}
@@ -197,6 +198,13 @@ class _Measuring:
 
     spec: StudySpec
     host: HostSpec
+
+    def resources(self, config: Mapping[str, Json]) -> dict[str, float]:
+        """Return what Ray is asked for."""
+        if not on_gpus(self.spec):
+            return {"CPU": self.spec.engine.cpus or 1}
+        point = to_point(self.spec.space, _known(self.spec, config))
+        return {"CPU": 1, "GPU": self.spec.config(point).gpus}
 
     def job(
         self, number: int, config: Mapping[str, Json], workload: Workload, directory: Path

@@ -34,6 +34,8 @@ class Recorded:
 class Recording:
     """Notes starts and ends."""
 
+    kind = Recorded
+
     def __init__(self) -> None:
         self.log: list[str] = []
 
@@ -41,7 +43,7 @@ class Recording:
     async def launch(self, config: EngineConfig, log: str) -> AsyncIterator[Recorded]:
         self.log.append(f"start {config.args.get('max_num_seqs')}")
         try:
-            yield Recorded(config.args)
+            yield self.kind(config.args)
         finally:
             self.log.append("end")
 
@@ -75,6 +77,43 @@ async def test_a_baseline_is_started_as_it_is_and_not_kept(tmp_path: Path) -> No
             assert "live" not in engine.facts
     kept = ["start 64", "end"]
     assert inner.log == [*kept, "start None", "end", *kept, "start 8", "end"]
+
+
+async def test_an_engine_that_fails_its_self_test_is_never_changed_live(tmp_path: Path) -> None:
+    class Failing(Recorded):
+        async def live_fault(self) -> str:
+            inner.log.append("tested")
+            return "its schedule is another one"
+
+    class Recorder(Recording):
+        kind = Failing
+
+    inner = Recorder()
+    keeping = KeepingLauncher(inner, HOT, CEILING)
+    async with keeping.launch(config(8), str(tmp_path / "log")) as engine:
+        assert "live changes are off: its schedule" in engine.facts["live"]["refused"]
+    async with keeping.launch(config(16), str(tmp_path / "log")) as engine:
+        assert "live" not in engine.facts
+    starts = ["start 64", "tested", "end", "start 8", "end", "start 16", "end"]
+    assert inner.log == starts
+
+
+async def test_an_engine_tests_itself_once(tmp_path: Path) -> None:
+    class Passing(Recorded):
+        async def live_fault(self) -> str:
+            inner.log.append("tested")
+            return ""
+
+    class Recorder(Recording):
+        kind = Passing
+
+    inner = Recorder()
+    keeping = KeepingLauncher(inner, HOT, CEILING)
+    for asked in (config(8), config(16), config(8, block=32)):
+        async with keeping.launch(asked, str(tmp_path / "log")):
+            pass
+    await keeping.aclose()
+    assert inner.log == ["start 64", "tested", "end", "start 64", "end"]
 
 
 FREE = HOT | {"scheduling_policy", "watermark"}

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from tuner.config import Json
-from tuner.engines.live import client
+from tuner.engines.live import client, proof
 from tuner.engines.live.arguments import ARGUMENTS, fits
 from tuner.engines.live.ceiling import ceiling, hot_values
 from tuner.errors import ConfigRejected, EngineFault
@@ -230,3 +230,45 @@ async def test_two_changes_at_once_do_not_mix() -> None:
         client.apply(engine, {"max_num_batched_tokens": 64}),
     )
     assert (core.values["max_num_seqs"], core.values["max_num_batched_tokens"]) == (8, 64)
+
+
+@pytest.mark.parametrize(
+    ("digests", "running", "fault"),
+    [
+        (["a", "b", "a"], 2, ""),
+        (["a", "b", "c"], 2, "changed back, its schedule is another one than that of its start"),
+        (["a", "b", "a"], 8, "changed to 2 sequences it ran 8"),
+    ],
+)
+async def test_the_self_test_compares_schedules(
+    monkeypatch: pytest.MonkeyPatch, digests: list[str], running: int, fault: str
+) -> None:
+    core = FakeCore()
+    schedules = iter(digests)
+
+    async def replayed(engine: Any, work: Any) -> SimpleNamespace:
+        return SimpleNamespace(digest=next(schedules), totals={"running_max": running})
+
+    async def reset() -> None:
+        core.calls.append("reset")
+
+    monkeypatch.setattr(proof, "recorded", replayed)
+    engine: Any = SimpleNamespace(llm=llm(core), reset=reset)
+    assert await proof.fault_of(engine) == fault
+    assert core.values == STARTED
+    assert core.calls[-1] == "reset"
+
+
+async def test_a_self_test_whose_requests_come_in_disorder_is_tried_again_and_then_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries = []
+
+    async def disordered(engine: Any, work: Any) -> None:
+        tries.append(work)
+        raise ExceptionGroup("tasks", [RuntimeError("in another order")])
+
+    monkeypatch.setattr(proof, "recorded", disordered)
+    engine: Any = SimpleNamespace(llm=llm(FakeCore()))
+    assert await proof.fault_of(engine) == "no self-test: in another order"
+    assert len(tries) == 3

@@ -14,7 +14,6 @@ from tuner.config import EngineConfig, Json
 from tuner.engines import vllm_args
 from tuner.engines.live import client, plugin, temperature
 from tuner.engines.live.ceiling import hot_values
-from tuner.engines.live.plugin import RECORD
 from tuner.engines.live.schedule import Work, recorded
 from tuner.engines.vllm import VllmEngine, VllmLauncher, base_env
 from tuner.errors import ConfigRejected
@@ -85,7 +84,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[None]
         cache = tmp_path_factory.mktemp("cache")
         for name, value in base_env(cache, device="cpu", model=str(MODEL)).items():
             patch.setenv(name, os.environ.get(name, value))
-        patch.setenv(RECORD, "1")
         yield
     gc.collect()  # what vLLM leaves unclosed complains here, not in somebody else's test
 
@@ -116,8 +114,25 @@ async def test_the_engine_says_what_it_can_change(live: VllmEngine) -> None:
     assert "drafter" in said["cold"]["spec_tokens"]
 
 
-async def test_the_self_test_passes(live: VllmEngine) -> None:
-    assert await client.self_test(live.llm) == ""
+async def test_the_self_test_passes_and_leaves_the_engine_as_it_was(live: VllmEngine) -> None:
+    before = await client.state(live.llm)
+    assert await live.live_fault() == ""
+    assert await client.state(live.llm) == before
+
+
+async def test_the_self_test_notices_a_scheduler_that_goes_its_own_way(
+    live: VllmEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = client.apply
+
+    async def only_said(llm: object, values: Mapping[str, Json], **named: float) -> object:
+        """Answer as if all were done, and leave the sequences as they are."""
+        kept = {name: value for name, value in values.items() if name != "max_num_seqs"}
+        return {**await apply(llm, kept, **named), **values} if kept else values
+
+    monkeypatch.setattr(client, "self_test", lambda llm: asyncio.sleep(0, ""))
+    monkeypatch.setattr(client, "apply", only_said)
+    assert await live.live_fault() == "changed to 2 sequences it ran 8"
 
 
 @pytest.mark.parametrize(("values", "reason"), REFUSED, ids=lambda value: str(value)[:50])

@@ -83,6 +83,8 @@ class KeepingLauncher:
     #: Hot argument -> the largest value that will be asked for.
     maxima: Mapping[str, Json] = field(default_factory=dict)
     _kept: _Kept | None = None
+    #: What the self-test of the first engine found wrong, '' for nothing; None before it.
+    _fault: str | None = None
 
     @property
     def loop_factory(self) -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -95,7 +97,7 @@ class KeepingLauncher:
 
         ``facts["live"]`` says what was changed, where anything was. See ``can_be_kept``.
         """
-        if not can_be_kept(config, self.hot):
+        if self._fault or not can_be_kept(config, self.hot):
             await self.aclose()
             async with self.inner.launch(config, log) as engine:
                 yield engine
@@ -124,6 +126,7 @@ class KeepingLauncher:
             self._kept = await self._start(self._highest(config), log)
         kept = self._kept
         try:
+            await self._prove(kept.engine)
             changed = await kept.engine.reconfigure(_wanted(kept.engine, config, self.hot))
         except ConfigRejected as refused:
             # The engine is as it was; what it will not do live it may do from the start.
@@ -139,6 +142,17 @@ class KeepingLauncher:
                 f"a live engine, changed to {dict(changed)}; its log: {kept.log}\n"
             )
         return kept, changed
+
+    async def _prove(self, engine: Engine) -> None:
+        """Let the first engine test itself, if it can (``live_fault``).
+
+        Raises ConfigRejected where it failed: live changes are off from then on.
+        """
+        if self._fault is None:
+            test = getattr(engine, "live_fault", None)
+            self._fault = "" if test is None else await test()
+        if self._fault:
+            raise ConfigRejected("not_hot", f"live changes are off: {self._fault}")
 
     def _highest(self, config: EngineConfig) -> EngineConfig:
         """Return what to start so that it can serve all configurations of the same cold key."""

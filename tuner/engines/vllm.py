@@ -269,6 +269,12 @@ class VllmEngine:
         self.facts["kv_cache_tokens"] = effective["kv_cache_tokens"]
         return got
 
+    async def live_fault(self) -> str:
+        """Say what is wrong with live changes of this engine, '' where nothing is."""
+        from tuner.engines.live import proof
+
+        return await proof.fault_of(self)
+
     async def counters(self) -> Mapping[str, float]:
         """Return totals since the last reset. See ``Engine.counters``."""
         await self.tally.settle(self._answered)

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from tuner.engines.live import watchdog
+from tuner.engines.live import recorder, watchdog
 from tuner.engines.live.arguments import ARGUMENTS, Busy, Refused, reasons, value_in
 from tuner.engines.live.probe import version_fault
 
-#: Set to 1, engines can also record their schedules (see ``recorder``).
-RECORD = "TUNER_LIVE_RECORD"
 _MARK = "_tuner_live_installed"
 _log = logging.getLogger("vllm.tuner")
 
@@ -41,10 +38,7 @@ def _install() -> None:
         _watch_from_the_start(EngineCore)
         EngineCore.tuner_live_get = tuner_live_get
         EngineCore.tuner_live_set = tuner_live_set
-        if os.environ.get(RECORD) == "1":
-            from tuner.engines.live import recorder
-
-            recorder.install(EngineCore)
+        recorder.install(EngineCore)
         fault = _version_fault()
         if fault:
             _log.warning("tuner: live changes do not work with this vLLM: %s", fault)

@@ -1,7 +1,7 @@
 """Records what a scheduler issues, so that two engines can be compared step by step.
 
-For tests and benchmarks: the plugin installs it only where an environment variable asks for it.
-Runs inside EngineCore.
+For the self-test of a started engine, for tests and benchmarks; it costs nothing while nobody
+records. Runs inside EngineCore.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Two engines compared step by step: the same requests, and which of them got how many tokens.
 
-For tests and benchmarks. The engine process needs ``plugin.RECORD`` in its environment.
+For the self-test of a started engine (``proof``), for tests and benchmarks.
 """
 
 from __future__ import annotations
@@ -64,10 +64,12 @@ async def recorded(engine: VllmEngine, work: Work) -> Schedule:
         for request, prompt in work:
             sent.append(tasks.create_task(engine.generate(request, prompt)))
             await asyncio.sleep(0)
-        async with asyncio.timeout(_ARRIVAL_S):
-            await _arrived(core, len(work))
-        released_s = asyncio.get_running_loop().time()
-        await core.call_utility_async("resume_scheduler")
+        try:
+            async with asyncio.timeout(_ARRIVAL_S):
+                await _arrived(core, len(work))
+        finally:
+            released_s = asyncio.get_running_loop().time()
+            await core.call_utility_async("resume_scheduler")
     totals = await core.call_utility_async("tuner_record_stop")
     digest, step_s = totals.pop("digest"), totals.pop("step_s")
     return Schedule(digest, totals, step_s, [task.result() for task in sent], released_s)
