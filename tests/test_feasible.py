@@ -101,3 +101,24 @@ def test_where_nothing_starts_no_range_is_blamed(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
     looked = look(spec, points(spec, 20)[0], lambda _: Infeasible("unknown", ""))
     assert suggestions(spec, looked, whole=True) == []
+
+
+def test_an_order_that_vllm_asks_for_becomes_a_rule(tmp_path: Path) -> None:
+    space = "{knobs: {max-num-seqs: {int: [1, 3]}, max-num-batched-tokens: {int: [1, 3]}}}"
+    spec = load(tmp_path, space=space)
+
+    def ordered(config: EngineConfig) -> Infeasible | None:
+        tokens, seqs = config.args["max_num_batched_tokens"], config.args["max_num_seqs"]
+        said = (
+            f"max_num_batched_tokens ({tokens}) must be greater than or equal to "
+            f"max_num_seqs ({seqs})."
+        )
+        return None if tokens >= seqs else Infeasible("invalid_arguments", said)
+
+    found, whole = points(spec, 300)
+    rule = "max_num_batched_tokens >= max_num_seqs"
+    assert suggestions(spec, look(spec, found, ordered), whole=whole) == [
+        f"add the rule {rule}: it spares 3 of the 9 points looked at"
+    ]
+    ruled = load(tmp_path, space=f"{space[:-1]}, rules: [{rule}]}}")
+    assert len(points(ruled, 300)[0]) == 6

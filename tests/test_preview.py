@@ -106,7 +106,7 @@ def test_no_start_is_spent_on_what_the_static_check_can_know(tmp_path: Path, no_
     spec = study(tmp_path, "tiny", space)
     workload = spec.workload()
     store = Store.open(sqlite_url(tmp_path), "s", spec.objectives, [], {})
-    with checking(spec, tmp_path) as checker:
+    with checking(spec) as checker:
         check = refusing(checker, workload, predicting(spec, checker, {}))
         dead = [point for point in spec.space.points() if check(spec.config(point))]
         strategy = Plain(store, spec.space, spec.base, "random")

@@ -27,6 +27,9 @@ ENOUGH = 200
 _TELLING = 5
 _UNLIKELY = 1e-4
 
+# "max_num_batched_tokens (32) must be greater than or equal to max_num_seqs (64)"
+_ORDER = re.compile(r"(\w+) \(\d+\) must be greater than or equal to (\w+) \(\d+\)")
+
 Looked = tuple[Point, Infeasible | None]
 
 
@@ -100,7 +103,19 @@ def suggestions(spec: StudySpec, looked: Sequence[Looked], *, whole: bool) -> li
         return []  # nothing to tell apart
     by_chance = math.log(_UNLIKELY) / math.log(refused / len(looked))
     enough = 1 if whole else max(_TELLING, math.ceil(by_chance))
-    return [said for knob in spec.space.knobs for said in _dead(knob, looked, enough)]
+    ranges = [said for knob in spec.space.knobs for said in _dead(knob, looked, enough)]
+    return [*ranges, *_rules(spec, looked)]
+
+
+def _rules(spec: StudySpec, looked: Sequence[Looked]) -> list[str]:
+    """Return a sentence per order between two arguments that vLLM asks for in its refusals."""
+    orders = (_ORDER.search(why.detail) for _, why in looked if why is not None)
+    asked = Counter(f"{found[1]} >= {found[2]}" for found in orders if found is not None)
+    return [
+        f"add the rule {rule}: it spares {count} of the {len(looked)} points looked at"
+        for rule, count in asked.most_common()
+        if rule not in spec.space.rules
+    ]
 
 
 def _dead(knob: Knob, looked: Sequence[Looked], enough: int) -> list[str]:
