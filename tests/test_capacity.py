@@ -185,6 +185,14 @@ def test_a_trace_too_short_to_find_the_limit_says_so(tmp_path: Path) -> None:
     assert "take a longer window" in warning
 
 
+def test_arrivals_too_short_for_a_queue_to_grow_are_told(tmp_path: Path) -> None:
+    limit = 0.5 / (0.1 - 2.4 / 197)
+    found = capacity(tmp_path, slo=Slo({"default": {"ttft": 2.5}}))
+    assert limit / RATIO <= found.values["capacity.rate_scale"] <= limit
+    (warning,) = found.warnings
+    assert "too short for a queue to grow" in warning
+
+
 def test_without_bounds_or_duration_there_is_none(tmp_path: Path) -> None:
     assert "no bounds" in capacity(tmp_path, slo=Slo()).absent["capacity.rate_scale"]
     at_once = Trace.build(np.zeros(9), np.full(9, 4), np.ones(9, np.int32))

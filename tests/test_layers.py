@@ -52,6 +52,7 @@ RANKS = {
     "accuracy_study": 10,
     "blame": 5,
     "evaluate": 7,
+    "bench": 7,
     "measures": 7,
     "capacity": 6,
     "uncertainty": 5,

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
+from tuner.bench import check_replay
 from tuner.config import Json
 from tuner.engines import Completion
 from tuner.engines.simulated import SimulatedLauncher, VirtualTimeLoop
 from tuner.errors import EngineFault, MeasurementInvalid, RequestRejected
 from tuner.job import Deadlines, Slo
-from tuner.measures import check_replay
 from tuner.metrics import measure
 from tuner.records import RequestRecord
 from tuner.replay import Plan, replay

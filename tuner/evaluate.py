@@ -14,11 +14,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tuner.bench import Bench, Collected
 from tuner.config import Json
 from tuner.engines import Engine, Launcher
 from tuner.errors import ConfigRejected, EngineFault, MeasurementInvalid
 from tuner.job import Job
-from tuner.measures import MEASURES, Bench, Collected
+from tuner.measures import MEASURES
 from tuner.patience import Patience
 from tuner.records import (
     Cost,
