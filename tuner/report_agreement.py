@@ -10,7 +10,7 @@ from tuner.objectives import Objective
 from tuner.presets import Preset
 from tuner.records import TrialRecord
 from tuner.report_figures import names_of
-from tuner.report_text import change, half_width, number, quantity, short
+from tuner.report_text import change, half_width, quantity, short
 
 #: A search score this far from the mean of the repeats, and outside of their interval, is named.
 _FAR = 0.05
@@ -88,7 +88,7 @@ def agreement_text(rows: Sequence[Agreement], objectives: Sequence[Objective]) -
     ]
     if not far:
         return (
-            f"No score of the search lies more than {number(_FAR * 100)} % from its repeats and "
+            f"No score of the search lies more than {_FAR * 100:g} % from its repeats and "
             "outside of their interval."
         )
     return f"Measured again, the score is another one for {', '.join(far)}."

@@ -14,7 +14,7 @@ from tuner.intervals import Interval, repeats_needed
 from tuner.objectives import Objective
 from tuner.presets import BASELINE, DEFAULT_BASELINE, ratios
 from tuner.records import Measured, TrialRecord
-from tuner.report_text import better, change, number, seconds, short
+from tuner.report_text import better, change, seconds, short
 
 #: What is not shown is looked for down to this difference; a smaller one hardly matters.
 _LEAST_DIFFERENCE = 0.05
@@ -199,7 +199,7 @@ def price(one: Confirmed, baseline: Confirmed, proof: Proof) -> str:
     ]
     if wanted:
         needed, comparison, difference = max(wanted, key=lambda each: each[0])
-        what = f"a difference of {number(difference * 100)} % in {short(comparison.metric)}"
+        what = f"a difference of {difference * 100:.2g} % in {short(comparison.metric)}"
         if needed <= have:
             return f"Enough repeats: {what} would most likely have shown."
         aim = f"to tell {what} from noise takes about {needed} repeats"
