@@ -122,3 +122,23 @@ def test_an_order_that_vllm_asks_for_becomes_a_rule(tmp_path: Path) -> None:
     ]
     ruled = load(tmp_path, space=f"{space[:-1]}, rules: [{rule}]}}")
     assert len(points(ruled, 300)[0]) == 6
+
+
+def test_a_dead_value_is_told_by_the_reason_that_it_adds(tmp_path: Path) -> None:
+    space = (
+        "{knobs: {block-size: {choice: [8, 16, 32]}, num-gpu-blocks-override: {choice: [1, 9]}}}"
+    )
+    spec = load(tmp_path, space=space)
+
+    def mostly_blocks(config: EngineConfig) -> Infeasible | None:
+        if config.args["block_size"] < 32:
+            return Infeasible("unsupported_by_hardware")
+        few = config.args["num_gpu_blocks_override"] == 1
+        return Infeasible("out_of_memory") if few else None
+
+    found, whole = points(spec, 300)
+    said = suggestions(spec, look(spec, found, mostly_blocks), whole=whole)
+    assert (
+        "num_gpu_blocks_override 1: refused at every point looked at (3), out_of_memory: "
+        in (said[-1])
+    )

@@ -124,17 +124,17 @@ def _dead(knob: Knob, looked: Sequence[Looked], enough: int) -> list[str]:
         found = ((f"{knob.name} {_shown(o)}", o) for o in knob.domain.options)
         dead = [(name, [why for value, why in with_it if value == o]) for name, o in found]
         return [
-            f"{name}: refused at every point looked at ({len(whys)}), {_mostly(whys)}: drop it"
+            f"{name}: refused at every point looked at ({len(whys)}), "
+            f"{_typical(whys, looked)}: drop it"
             for name, whys in dead
             if len(whys) >= enough and None not in whys
         ]
-    return _dead_ends(knob, with_it, enough)
+    return _dead_ends(knob, looked, enough)
 
 
-def _dead_ends(
-    knob: Knob, with_it: Sequence[tuple[Json, Infeasible | None]], enough: int
-) -> list[str]:
+def _dead_ends(knob: Knob, looked: Sequence[Looked], enough: int) -> list[str]:
     """Return a sentence each on the values below and above all that can start."""
+    with_it = [(point[knob.name], why) for point, why in looked if knob.name in point]
     good = [value for value, why in with_it if why is None]
     if not good:
         return []
@@ -145,15 +145,22 @@ def _dead_ends(
     )
     return [
         f"{knob.name} {side} {bound:.4g} never starts ({len(whys)} points looked at, "
-        f"{_mostly(whys)}): let it go {end} there"
+        f"{_typical(whys, looked)}): let it go {end} there"
         for side, end, bound, whys in ends
         if len(whys) >= enough
     ]
 
 
-def _mostly(whys: Sequence[Infeasible | None]) -> str:
-    (reason, _), *_ = Counter(why.reason for why in whys if why is not None).most_common(1)
-    return reason
+def _typical(whys: Sequence[Infeasible | None], looked: Sequence[Looked]) -> str:
+    """Return the reason that is more frequent here than elsewhere by most: what the range adds."""
+    here = _shares(whys)
+    everywhere = _shares([why for _, why in looked])
+    return max(here, key=lambda reason: here[reason] - everywhere[reason])
+
+
+def _shares(whys: Sequence[Infeasible | None]) -> dict[str, float]:
+    counts = Counter(why.reason for why in whys if why is not None)
+    return {reason: count / len(whys) for reason, count in counts.items()}
 
 
 def _shown(option: Json) -> str:
