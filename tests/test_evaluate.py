@@ -14,6 +14,7 @@ from tests.queueing import Queueing, QueueingLauncher
 from tuner import measures
 from tuner.config import EngineConfig
 from tuner.engines import Completion
+from tuner.engines.compilations import compiled_since
 from tuner.evaluate import evaluate
 from tuner.intervals import mean_interval
 from tuner.job import MEASURES, Deadlines, Job, Slo, Workload
@@ -138,6 +139,35 @@ def test_a_trial_ends_at_its_deadline_and_says_where_it_was(
         "trial_deadline", f"not measured within {trial_s:g} s; it was at: {at}"
     )
     assert cost.total_s == pytest.approx(trial_s, abs=0.01)
+
+
+def test_a_replay_that_ends_by_its_deadline_says_so(tmp_path: Path) -> None:
+    # 120 requests of 0.2 s on four servers take 6 s at once; those after 2 s are lost.
+    cut = job(tmp_path, deadlines=Deadlines(replay_s=2.05))
+    cut = replace(cut, workload=replace(cut.workload, measures=("saturated",)))
+    found = measurement(run(cut, QueueingLauncher())[0])
+    assert found.values["saturated.error_share"] == pytest.approx(80 / 120)
+    assert found.warnings == ("saturated: ended at its deadline of 2.05 s, 80 requests unanswered",)
+
+
+@pytest.mark.parametrize(
+    ("text", "kernels"),
+    [
+        (JIT, ["_topk_topp_kernel"]),
+        (JIT + JIT, ["_topk_topp_kernel"]),
+        ("CuTeDSL JIT compilation during inference: <unknown>. This causes a spike", ["<unknown>"]),
+        ("TileLang JIT compilation during inference: mhc (cache_key=1). This", ["mhc"]),
+        ("monitored JIT compilations during inference will use mode=warn.", []),
+        ("Compiling a graph for compile range (1, 2048) takes 3 s", []),
+    ],
+)
+def test_the_words_of_vllm_s_monitor_are_known(
+    tmp_path: Path, text: str, kernels: list[str]
+) -> None:
+    (tmp_path / "log").write_text(text)
+    assert compiled_since(tmp_path / "log", 0) == kernels
+    assert compiled_since(tmp_path / "log", len(text)) == []
+    assert compiled_since(tmp_path / "none", 0) == []
 
 
 @pytest.mark.parametrize("reason", ["trial_deadline", "kernel_compiled", "slo_out_of_reach"])

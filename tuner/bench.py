@@ -13,7 +13,7 @@ from tuner.engines.compilations import compiled_since, size_of
 from tuner.errors import EngineFault, MeasurementInvalid
 from tuner.job import Job
 from tuner.records import RequestRecord
-from tuner.replay import Judge, Plan, replay
+from tuner.replay import CUT_OFF, Judge, Plan, replay
 from tuner.trace import Request
 from tuner.traces.tokens import TokenSource
 
@@ -104,6 +104,11 @@ class Bench:
         self.found.add({**values, **{n: v for n, v in counters.items() if n in metrics.NAMES}})
         self.found.counts.update(counts)
         self.found.intervals.update(uncertainty.within_replay(name, records, slo))
+        cut_off = sum(record.error.startswith(CUT_OFF) for record in records)
+        if cut_off:
+            limit_s = self.job.deadlines.replay_s
+            text = f"ended at its deadline of {limit_s:g} s, {cut_off} requests unanswered"
+            warnings.append(f"{name}: {text}")
         self.found.warnings.update(dict.fromkeys(warnings))
 
     def shown(self) -> dict[str, float]:

@@ -22,6 +22,8 @@ from tuner.records import RequestRecord
 from tuner.replay_ahead import Ahead, Prompts
 from tuner.trace import Request
 
+#: How the errors of requests begin that a replay's deadline left without an answer.
+CUT_OFF = ("deadline: the replay ended", "deadline: never sent")
 #: Seconds between looks at whether a replay is decided.
 LOOK_S = 0.2
 #: A request this near to its time leaves: an event loop's timers are good to about 1 ms.

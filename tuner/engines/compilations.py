@@ -8,7 +8,7 @@ from pathlib import Path
 #: vLLM's monitor of kernels (0.24: Triton only; later CuTeDSL and TileLang too), and Triton's own
 #: word on autotuning, which the monitor switches on.
 _COMPILED = re.compile(
-    rb"JIT compilation during inference: (\w+)|Triton autotuning for function (\w+)"
+    rb"JIT compilation during inference: (\S+)|Triton autotuning for function (\w+)"
 )
 
 
@@ -27,4 +27,4 @@ def compiled_since(log: Path, since: int) -> list[str]:
     with log.open("rb") as text:
         text.seek(since)
         found = [match[1] or match[2] for match in _COMPILED.finditer(text.read())]
-    return list(dict.fromkeys(name.decode() for name in found))
+    return list(dict.fromkeys(name.decode(errors="replace").rstrip(".") for name in found))
