@@ -40,6 +40,7 @@ RANKS = {
     "target": 10,
     "signals": 10,
     "confirm": 10,
+    "demotion": 10,
     "machine": 5,
     "engines": 5,
     "traces": 5,

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from tuner.config import EngineConfig, Json
 from tuner.confirm import finalists
 from tuner.confirm import study_name as confirming
+from tuner.demotion import ATTRIBUTE, demoted, notice
 from tuner.job import Workload
-from tuner.results import load_results
+from tuner.results import load_results, open_store
 from tuner.runner import Parts, Surroundings, make_loop, make_pool, make_store, refusing
 from tuner.strategies.repeats import Repeats
 from tuner.study import StudySpec
@@ -29,7 +30,19 @@ def confirm_study(spec: StudySpec, around: Surroundings) -> str:
     kind = spec.confirm.engine if spec.engine.kind == "vllm" else spec.engine.kind
     workload = spec.held_out() or spec.workload()
     again = Again(confirming(spec.name), members, spec.confirm.repeats, workload, kind, "confirm")
-    return measure_again(spec, around, again)
+    reason = measure_again(spec, around, again)
+    _demote(around)
+    return reason
+
+
+def _demote(around: Surroundings) -> None:
+    """Store and name the hot knobs that the confirmation found to measure otherwise live."""
+    found = load_results(around.folder)
+    knobs = demoted(found.confirmed, found.records, found.repeats)
+    if knobs:
+        store = open_store(around.folder)
+        store.study.set_user_attr(ATTRIBUTE, {**found.demoted, **knobs})
+        around.say(notice(knobs))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from tuner import demotion
 from tuner.accuracy import ATTRIBUTE, Drift, bounded, from_attribute
 from tuner.attribution import Attribution
 from tuner.config import Json, digest
@@ -49,6 +50,8 @@ class StudyResults:
     attribution: Attribution | None = None
     #: What configurations cost in accuracy, by trial, where that was measured.
     drifts: Mapping[int, Drift] = field(default_factory=dict)
+    #: Hot knobs that measured otherwise live than from a start: live / cold. See ``demotion``.
+    demoted: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def front(self) -> list[TrialRecord]:
@@ -226,7 +229,12 @@ def load_results(folder: str | Path) -> StudyResults:
         str(store.study.user_attrs.get("command", "")),
     )
     shown = {record.number for record in results.deployable}
-    return replace(results, attribution=load_attribution(store, shown), drifts=drifts)
+    return replace(
+        results,
+        attribution=load_attribution(store, shown),
+        drifts=drifts,
+        demoted=store.study.user_attrs.get(demotion.ATTRIBUTE, {}),
+    )
 
 
 def stored(beside: Store, name: str) -> list[TrialRecord]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tuner import machine
 from tuner.calibration import Memory
 from tuner.config import EngineConfig, Json, canonical
+from tuner.demotion import ATTRIBUTE, cooled
 from tuner.errors import Problem, StudyError
 from tuner.events import Notice, Observer
 from tuner.feasible import hopeless
@@ -74,6 +75,7 @@ def run_study(spec: StudySpec, around: Surroundings) -> str:
         hopeless(spec, refusing(checker, workload, fits))
         store = make_store(spec, around.folder, spec.name)
         (around.folder / "study.yaml").write_text(spec.resolved(), encoding="utf-8")
+        warmth = cooled(warmth, store.study.user_attrs.get(ATTRIBUTE, {}), around.say)
         strategy = _strategy(spec, store, known, warmth)
         pool = stack.enter_context(make_pool(spec, around, spec.engine.kind, warmth))
         check = refusing(checker, workload, fits)
