@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from multiprocessing import resource_tracker
 from pathlib import Path
 
@@ -15,10 +15,14 @@ import pytest
 import pytest_asyncio
 
 from tests.processes import until
+from tuner.accuracy import Drift, Scored
 from tuner.config import EngineConfig, Json
 from tuner.engines import Completion
 from tuner.engines.vllm import VllmEngine, VllmLauncher, base_env
 from tuner.errors import ConfigRejected, EngineFault, RequestRejected
+from tuner.job import Deadlines
+from tuner.records import RequestRecord
+from tuner.replay import Plan, replay
 from tuner.trace import Request
 
 pytest.importorskip("vllm")
@@ -133,6 +137,26 @@ async def test_a_cancelled_request_frees_its_place(engine: VllmEngine) -> None:
             await answer(engine, tokens(10), 2000)
     await engine.reset()  # refused while a request holds cache
     assert (await answer(engine, tokens(10), 4)).answered_tokens == 4
+
+
+class Impatient:
+    """A judge that has seen enough as soon as requests are open."""
+
+    def take(self, record: RequestRecord) -> None: ...
+
+    def decided(self, now_s: float, open: Collection[RequestRecord]) -> bool:
+        return bool(open)
+
+
+async def test_a_replay_that_is_stopped_leaves_an_idle_engine(engine: VllmEngine) -> None:
+    plan = Plan([request(10, 1500, number) for number in range(30)])
+    records = await replay(engine, plan, lambda r: tokens(10, r.id), Deadlines(), Impatient())
+    cut_off = [r for r in records if r.error == "stopped: the replay ended before the answer"]
+    assert len(cut_off) > 20
+    await engine.reset()
+    assert (await answer(engine, tokens(10), 4)).answered_tokens == 4
+    counted = await engine.counters()
+    assert counted["running_max"] == 1
 
 
 async def test_facts_say_what_really_runs(engine: VllmEngine) -> None:
@@ -269,3 +293,37 @@ async def test_nothing_of_vllm_reaches_the_terminal(tmp_path: Path) -> None:
     text = log.read_text()
     assert "inside" in text
     assert "Initializing a V1 LLM engine" in text
+
+
+def weighted(folder: Path) -> str:
+    """Make the tiny model with weights of which answers depend on the prompt; return its folder."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    shape = transformers.AutoConfig.from_pretrained(MODEL, initializer_range=0.1)
+    transformers.AutoModelForCausalLM.from_config(shape).to(torch.bfloat16).save_pretrained(folder)
+    return str(folder)
+
+
+async def test_the_same_configuration_has_no_drift_and_fp8_in_the_cache_has_some(
+    tmp_path: Path,
+) -> None:
+    model = weighted(tmp_path / "model")
+    prompts = [tokens(24, start) for start in (100, 2000, 7000)]
+
+    async def scored(engine: VllmEngine, reference: Sequence[Scored] = ()) -> list[Scored]:
+        answers = [one.answer for one in reference] or [None] * len(prompts)
+        return [await engine.score(p, 8, a) for p, a in zip(prompts, answers, strict=True)]
+
+    def asked(**args: Json) -> EngineConfig:
+        return EngineConfig(model, {"max_model_len": 512, "enforce_eager": True, **args})
+
+    async with VllmLauncher().launch(asked(), str(tmp_path / "plain.log")) as engine:
+        reference = await scored(engine)
+        same = Drift.between(reference, await scored(engine, reference))
+    assert [len(one.answer) for one in reference] == [8, 8, 8]
+    assert same.worst < 1e-3
+    assert (same.top1_agreement, same.exact_match) == (1.0, 1.0)
+    fp8 = asked(kv_cache_dtype="fp8")
+    async with VllmLauncher().launch(fp8, str(tmp_path / "fp8.log")) as engine:
+        other = Drift.between(reference, await scored(engine, reference))
+    assert other.worst > 10 * max(same.worst, 1e-3), f"{other} against {same}"
