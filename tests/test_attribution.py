@@ -15,12 +15,12 @@ from tests.study_case import load
 from tuner.attribution import Changed, Plan, attribute, differences, minimal_config, without
 from tuner.cli import app
 from tuner.config import EngineConfig
-from tuner.explain import explain_study
+from tuner.explain import explain_study, reaching
 from tuner.objectives import Objective
 from tuner.records import Infeasible, Measured, Measurement, TrialRecord
 from tuner.results import load_results
 from tuner.results_attribution import study_name
-from tuner.runner import Surroundings, run_study
+from tuner.runner import Surroundings, ends, run_study
 from tuner.store import sqlite_url
 
 UP, DOWN = Objective("saturated.output_tokens_per_s", True), Objective("paced.e2e.p99", False)
@@ -204,7 +204,8 @@ def test_the_minimal_form_has_only_what_matters(explained: Path, tmp_path: Path)
     record = json.loads((tmp_path / "max-throughput-minimal.json").read_text())["provenance"]
     assert record["minimal_of"] == "max-throughput"
     assert set(record["left_out"]) == {"max_num_seqs", "scheduling_policy", "block_size"}
-    assert record["caution"] == "measured beside the full form, runs of each: 1"
+    assert record["caution"].startswith("scores are the full form's; runs of each")
+    assert record["ratio_to_full_form"] == pytest.approx({UP.metric: 1.0}, abs=0.05)
 
 
 def test_a_small_budget_looks_at_the_first_knobs_and_says_so(studied: Path, tmp_path: Path) -> None:
@@ -217,6 +218,15 @@ def test_a_small_budget_looks_at_the_first_knobs_and_says_so(studied: Path, tmp_
     assert whys["quantization"] == ""
     assert whys["scheduling_policy"] == "the budget has no run for it"
     assert "scheduling_policy" not in found.may_go
+
+
+def test_one_live_engine_reaches_the_defaults_beyond_the_space(tmp_path: Path) -> None:
+    spec = load(tmp_path, space="{knobs: {max-num-seqs: {int: [4, 64]}, block-size: {choice: [16]},"
+                " stream-interval: {choice: [1, 2]}}}")  # fmt: skip
+    hot = [Changed("max_num_seqs", 8, 256), Changed("stream_interval", 2, 1)]
+    reached = reaching(spec, hot).space
+    assert ends(reached["max_num_seqs"]) == [4, 64, 256]
+    assert reached["stream_interval"] == spec.space["stream_interval"]
 
 
 def test_a_preset_that_there_is_not_is_bad_input(explained: Path) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.again import Again, measure_again
 from tuner.attribution import Changed, Plan, differences
 from tuner.config import EngineConfig
 from tuner.errors import Problem, StudyError
+from tuner.knobs import ChoiceDomain
 from tuner.minimal import defaults
 from tuner.presets import Preset, is_baseline
 from tuner.results import StudyResults, load_results
 from tuner.results_attribution import study_name
-from tuner.runner import Surroundings, checking, refusing, temperatures
+from tuner.runner import Surroundings, checking, ends, refusing, temperatures
 from tuner.study import StudySpec
 from tuner.tune import Check
 
@@ -36,6 +37,8 @@ def explain_study(spec: StudySpec, around: Surroundings) -> str:
     plan = setting.plan
     if not plan.changed:
         return "the winner is what vLLM takes anyway"
+    hot = [one for one in plan.changed if setting.warmth.get(one.knob) == "hot"]
+    spec = reaching(spec, hot)
     repeats = max(1, spec.attribution.trials // (len(plan.members) + 1))
     again = Again(
         study_name(spec.name, winner.config),
@@ -54,6 +57,21 @@ def explain_study(spec: StudySpec, around: Surroundings) -> str:
     # What may go alone may matter together: the minimal form is measured too.
     members = [*plan.members, plan.minimal(found.may_go)]
     return measure_again(spec, around, replace(again, members=members))
+
+
+def reaching(spec: StudySpec, hot: Sequence[Changed]) -> StudySpec:
+    """Return the study with these knobs' ranges as far as their defaults.
+
+    An engine is started at the largest values of its hot knobs; so one serves the defaults too.
+    """
+    further = {one.knob: one.default for one in hot if one.default is not None}
+    knobs = tuple(
+        replace(knob, domain=ChoiceDomain.of([*ends(knob), further[knob.name]]))
+        if knob.name in further and not knob.domain.contains(further[knob.name])
+        else knob
+        for knob in spec.space.knobs
+    )
+    return replace(spec, space=replace(spec.space, knobs=knobs))
 
 
 def choose_winner(results: StudyResults, name: str | None) -> Preset | None:

@@ -65,12 +65,9 @@ def _explained(preset: Preset, found: Attribution) -> Preset:
         effect for effect in found.effects if effect.changed.knob == found.may_go[0]
     )
     ratios = {metric: ratio.value for metric, ratio in measured.ratios.items()}
-    caution = f"measured beside the full form, runs of each: {found.repeats}"
+    caution = f"scores are the full form's; runs of each beside the other: {found.repeats}"
     more = {"ratio_to_full_form": ratios, "caution": caution}
-    scores = {m: value * ratios.get(m, 1.0) for m, value in preset.scores.items()}
-    gains = {m: value * ratios.get(m, 1.0) for m, value in preset.gains.items()}
-    provenance = {**form.provenance, **more}
-    return replace(form, scores=scores, gains=gains, intervals={}, provenance=provenance)
+    return replace(form, provenance={**form.provenance, **more})
 
 
 def _form(preset: Preset, config: EngineConfig, dropped: Sequence[str]) -> Preset:
