@@ -19,7 +19,6 @@ from tuner.explain import explain_study, reaching
 from tuner.objectives import Objective
 from tuner.records import Infeasible, Measured, Measurement, TrialRecord
 from tuner.results import load_results
-from tuner.results_attribution import study_name
 from tuner.runner import Surroundings, ends, run_study
 from tuner.store import sqlite_url
 
@@ -175,12 +174,13 @@ def test_it_is_not_measured_again(explained: Path) -> None:
     """Five runs: the winner, three knobs and the minimal form."""
     results = load_results(explained)
     assert results.attribution is not None
-    name = study_name("case", results.attribution.winner)
-    trials = optuna.load_study(storage=sqlite_url(explained), study_name=name).trials
+    storage = sqlite_url(explained)
+    [name] = [n for n in optuna.get_all_study_names(storage) if n.startswith("case-explain-")]
+    trials = optuna.load_study(storage=storage, study_name=name).trials
     assert len(trials) == 5
     code = CliRunner().invoke(app, ["explain", str(explained), "--trials", "5", "--json"])
     assert json.loads(code.stdout[code.stdout.index("{") :]) == results.attribution.to_json()
-    again = optuna.load_study(storage=sqlite_url(explained), study_name=name).trials
+    again = optuna.load_study(storage=storage, study_name=name).trials
     assert len(again) == len(trials)
 
 
@@ -208,16 +208,24 @@ def test_the_minimal_form_has_only_what_matters(explained: Path, tmp_path: Path)
     assert record["ratio_to_full_form"] == pytest.approx({UP.metric: 1.0}, abs=0.05)
 
 
-def test_a_small_budget_looks_at_the_first_knobs_and_says_so(studied: Path, tmp_path: Path) -> None:
+def test_a_small_budget_looks_at_the_first_knobs_and_a_larger_one_goes_on(
+    studied: Path, tmp_path: Path
+) -> None:
     shutil.copytree(studied, tmp_path / "results")
     spec = load(tmp_path, "attribution.trials=2", **PLANTED)
     explain_study(spec, Surroundings(tmp_path / "results"))
     found = load_results(tmp_path / "results").attribution
     assert found is not None
-    whys = {effect.changed.knob: effect.why for effect in found.effects}
-    assert whys["quantization"] == ""
-    assert whys["scheduling_policy"] == "the budget has no run for it"
-    assert "scheduling_policy" not in found.may_go
+    standing = {effect.changed.knob: effect.standing for effect in found.effects}
+    unseen = "not measured"
+    assert standing == {
+        "quantization": "matters", "max_num_seqs": unseen, "scheduling_policy": unseen,
+    }  # fmt: skip
+    assert found.may_go == ()
+    explain_study(load(tmp_path, **PLANTED), Surroundings(tmp_path / "results"))
+    more = load_results(tmp_path / "results").attribution
+    assert more is not None
+    assert set(more.may_go) == {"max_num_seqs", "scheduling_policy"}
 
 
 def test_one_live_engine_reaches_the_defaults_beyond_the_space(tmp_path: Path) -> None:

@@ -39,10 +39,11 @@ def explain_study(spec: StudySpec, around: Surroundings) -> str:
         return "the winner is what vLLM takes anyway"
     hot = [one for one in plan.changed if setting.warmth.get(one.knob) == "hot"]
     spec = reaching(spec, hot)
-    repeats = max(1, spec.attribution.trials // (len(plan.members) + 1))
+    members = plan.members[: max(LEAST, spec.attribution.trials)]
+    repeats = max(1, spec.attribution.trials // (len(members) + 1))
     again = Again(
-        study_name(spec.name, winner.config),
-        plan.members,
+        study_name(spec.name, plan),
+        members,
         repeats,
         spec.held_out() or spec.workload(),
         spec.engine.kind,
@@ -55,8 +56,8 @@ def explain_study(spec: StudySpec, around: Surroundings) -> str:
     if around.stop.requested or found is None or len(found.may_go) < LEAST:
         return ended
     # What may go alone may matter together: the minimal form is measured too.
-    members = [*plan.members, plan.minimal(found.may_go)]
-    return measure_again(spec, around, replace(again, members=members))
+    again = replace(again, members=[*members, plan.minimal(found.may_go)])
+    return measure_again(spec, around, again)
 
 
 def reaching(spec: StudySpec, hot: Sequence[Changed]) -> StudySpec:
@@ -105,9 +106,7 @@ def _setting(spec: StudySpec, around: Surroundings, winner: Preset) -> _Setting:
         refuse = refusing(checker, spec.held_out() or spec.workload())
         changed, same = differences(names, winner.config, defaults(spec.base, names, checker))
         ordered = sorted(changed, key=lambda one: warmth.get(one.knob, "cold") != "hot")
-        room = max(1, spec.attribution.trials - 1)
-        looked = [_looked_at(one, winner.config, refuse) for one in ordered[:room]]
-        looked += [replace(one, refused="the budget has no run for it") for one in ordered[room:]]
+        looked = [_looked_at(one, winner.config, refuse) for one in ordered]
     plan = Plan(winner.name, winner.trial, winner.config, tuple(looked), tuple(same))
     return _Setting(plan, warmth)
 

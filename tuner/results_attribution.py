@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tuner.attribution import Attribution, Plan, attribute
-from tuner.config import EngineConfig
+from tuner.config import digest
 from tuner.store import Store
 
 
-def study_name(name: str, winner: EngineConfig) -> str:
-    """Return the name, in the same storage, of the study that explains a configuration."""
-    return f"{name}-explain-{winner.key[:8]}"
+def study_name(name: str, plan: Plan) -> str:
+    """Return the name, in the same storage, of the study that carries out a plan."""
+    return f"{name}-explain-{digest(plan.to_json())[:8]}"
 
 
 def load_attribution(store: Store, trials: Collection[int]) -> Attribution | None:
