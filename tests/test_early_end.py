@@ -1,14 +1,17 @@
 """A trial that is proven off the front is stopped, and the front is the same as without that."""
 
 import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.queueing import QueueingLauncher
 from tests.test_tune import OBJECTIVES, SPACE, Watcher, loop, trace
+from tuner.cli_run import run_command
 from tuner.config import EngineConfig
 from tuner.engines.simulated import SimulatedCosts, SimulatedLauncher
 from tuner.evaluate import evaluate
@@ -235,3 +238,39 @@ def test_the_loop_stops_trials_keeps_baselines_whole_and_stores_the_bound(tmp_pa
         assert record.cost.saved_s > 0
     told = [event.record for event in watcher.events if hasattr(event, "record")]
     assert [r.outcome for r in told] == [r.outcome for r in early]
+
+
+STUDY = """
+name: case
+model: {name: org/model}
+engine: {kind: simulated, options: {step_s: 0.01}}
+space: {knobs: {max-num-seqs: {choice: [32, 16, 2, 1]}}}
+workload:
+  synthetic:
+    requests: 100
+    rate_per_s: 5
+    output_tokens: {lognormal: {median: 30, p99: 60, max: 80}}
+  warmup: {requests: 0}
+budget: {trials: 4}
+confirm: {members: 0}
+"""
+
+
+def test_a_study_says_what_early_ends_saved_and_can_do_without_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "study.yaml").write_text(STUDY)
+
+    def told(*overrides: str) -> dict[str, Any]:
+        out = tmp_path / ("-".join(overrides) or "default")
+        run_command(tmp_path / "study.yaml", out, overrides, True, "tuner run")
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return {**found, "rows": (out / "front.csv").read_text()}
+
+    stopping, whole = told(), told("early_end=false")
+    assert stopping["trials"]["dominated"] >= 2  # one and two sequences at a time
+    assert stopping["saved"]["seconds"] > 10
+    assert stopping["saved"]["gpu_seconds"] == 0  # nothing simulated holds a GPU
+    assert stopping["seconds"]["replay"] < whole["seconds"]["replay"]
+    assert (whole["trials"]["dominated"], whole["saved"]["seconds"]) == (0, 0)
+    assert stopping["rows"] == whole["rows"]
