@@ -68,7 +68,7 @@ def table(compared: Compared) -> Table:
     )
     shown = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
     shown.add_column("metric")
-    for column in (f"A {compared.sides[0].name}", f"B {compared.sides[1].name}", "B / A"):
+    for column in (f"A {compared.sides[0].slug}", f"B {compared.sides[1].slug}", "B / A"):
         shown.add_column(column, justify="right")
     shown.add_column("verdict")
     shown.add_column(f"repeats to see {share}", justify="right")
