@@ -2,98 +2,90 @@
 
 Every trial is measured by the simulated engine and charged what it would cost on an H200: a start
 that compiles, a start from the compile cache, a change of a live engine, and the replays as long as
-they last. Hypervolumes are those of the true (noise-free) values of what was tried.
+they last. Hypervolumes are those of the true (noise-free) values of what was tried, as shares of
+the best known one. What is done is kept below --folder, so an interrupted run goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
+import json
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import optuna
-from search_machine import BASE, COLD_S, DEFAULT, METRICS, SPACE, WARM_UP_S, Machine, Truth
+from search_machine import BASE, CASES, DEFAULT, WARM, WARM_UP_S, Case, Machine, Truth
+from search_machine import default_config as configured
 
+import tuner.strategies
 from tuner import pareto
-from tuner.config import Json
-from tuner.engines.simulated_costs import HOT
+from tuner.config import digest
 from tuner.objectives import Objective
 from tuner.records import Cost, Infeasible, Measured, Measurement, TrialRecord
 from tuner.store import Store
 from tuner.strategies import Proposal, Search, Strategy
-from tuner.strategies.plain import KnownGood, Plain
+from tuner.strategies.plain import KnownGood
 from tuner.strategies.table import STRATEGIES
 
-#: GPU seconds of one search.
-BUDGET_S = 5400.0
+#: GPU seconds of one search, and those at which the volumes are told.
+BUDGET_S = 3600.0
+MARKS_S = (300, 600, 1200, 2400, 3600)
 #: Relative spread of one measurement: throughput, P99 latency.
 NOISE = (0.02, 0.05)
 
-#: What auto_tune's loops and the best known front try of max_num_seqs.
-SEQS = (16, 32, 64, 128, 256, 512, 1024)
-Maker = Callable[[Store, int], Strategy]
-#: True scores in the order of the objectives, and the replays' seconds; None where it cannot run.
-True_ = list[float] | None
+Maker = Callable[[Store, Case, int], Strategy]
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
-    """Throughput up, one latency down; what is known of every configuration stands in ``truth``."""
+class Step:
+    """GPU seconds spent after a trial, and its true scores; none where it cannot run."""
 
-    truth: Truth
-    latency: str
-
-    @property
-    def objectives(self) -> tuple[Objective, ...]:
-        return Objective(METRICS[0], True), Objective(self.latency, False)
-
-    def scores(self, known: Sequence[float]) -> tuple[float, float]:
-        """Return the objectives' values of a truth."""
-        return known[0], known[METRICS.index(self.latency)]
-
-    def volume(self, known: Sequence[Sequence[float]]) -> float:
-        """Return the hypervolume up to half the default's throughput and twice its latency."""
-        default = self.truth(BASE.with_args(DEFAULT))
-        assert default is not None
-        base = self.scores(default)
-        relative = [[s / d for s, d in zip(self.scores(k), base, strict=True)] for k in known]
-        if not relative:
-            return 0.0
-        return pareto.hypervolume(pareto.oriented(relative, [True, False]), (-0.5, 2.0))
+    spent_s: float
+    scores: tuple[float, float] | None
 
 
-def search(make: Maker, keeps: bool, goal: Goal, seed: int) -> Iterator[tuple[float, True_]]:
-    """Run one search; yield GPU seconds spent and the truth after every trial."""
-    directions = [objective.direction for objective in goal.objectives]
-    store = Store(optuna.create_study(directions=directions), goal.objectives, ())
-    strategy, machine, spent = make(store, seed), Machine(keeps), 0.0
-    while spent < BUDGET_S:
-        live = [machine.live] if keeps and machine.live else []
+def search(row: Row, case: Case, truth: Truth, seed: int) -> Iterator[Step]:
+    """Run one search until its GPU seconds are spent."""
+    strategy = row.make(store_of(case.objectives), case, seed)
+    machine, spent = Machine(row.keeps), 0.0
+    while True:
+        live = [machine.live] if row.keeps and machine.live else []
         proposal = strategy.ask(live)
         if proposal is None:
             return
-        true = goal.truth(proposal.config)
+        true = truth(proposal.config)
         start_s, change_s = machine.ready_s(proposal.config, true is not None)
         replay_s, other_s = (true[-1], WARM_UP_S * (start_s > 0)) if true else (0.0, 0.0)
         cost = Cost(start_s, change_s, replay_s, other_s, 1)
         spent += cost.total_s
-        strategy.tell(_record(proposal, goal.scores(true) if true else None, cost, seed))
-        if spent <= BUDGET_S:
-            yield spent, true
+        if spent > BUDGET_S:
+            return
+        scores = case.scores(true) if true else None
+        told = scores or Infeasible("out_of_memory")
+        strategy.tell(record(proposal, told, cost, seed))
+        yield Step(spent, scores)
 
 
-def _record(
-    proposal: Proposal, true: tuple[float, float] | None, cost: Cost, seed: int
+def store_of(objectives: Sequence[Objective]) -> Store:
+    """Return a store in memory."""
+    directions = [objective.direction for objective in objectives]
+    return Store(optuna.create_study(directions=directions), tuple(objectives), ())
+
+
+def record(
+    proposal: Proposal, true: tuple[float, float] | Infeasible, cost: Cost, seed: int
 ) -> TrialRecord:
+    """Return what a strategy is told: scores with noise."""
     parts = proposal.number, proposal.config, proposal.point
-    if true is None:
-        return TrialRecord(*parts, Infeasible("out_of_memory"), cost=cost)
+    if isinstance(true, Infeasible):
+        return TrialRecord(*parts, true, cost=cost)
     random = np.random.default_rng([seed, int(proposal.config.key, 16)])
     noisy = np.array(true) * np.exp(random.normal(0.0, NOISE))
     scores = float(noisy[0]), float(noisy[1])
@@ -103,11 +95,11 @@ def _record(
 class Grid:
     """The loops of vLLM's auto_tune: max_num_seqs, in it max_num_batched_tokens."""
 
-    def __init__(self) -> None:
+    def __init__(self, case: Case) -> None:
         self._left = [
             {"max_num_seqs": s, "max_num_batched_tokens": t}
-            for s in SEQS
-            for t in SPACE["max_num_batched_tokens"].domain.values()
+            for s in case.seqs
+            for t in case.space["max_num_batched_tokens"].domain.values()
             if t >= s
         ]
         self._asked = 0
@@ -116,41 +108,44 @@ class Grid:
         """Return the next pair; the default comes first, as for everyone."""
         number, self._asked = self._asked, self._asked + 1
         point = {} if number == 0 else self._left.pop(0) if self._left else None
-        if point is None:
-            return None
-        return Proposal(number, point, BASE.with_args({**DEFAULT, **point}))
+        return None if point is None else Proposal(number, point, configured(point))
 
     def tell(self, record: TrialRecord) -> None:
         """Learn nothing."""
 
 
-def _ours(name: str, sampler: str = "tpe", hot: frozenset[str] = HOT, **options: Json) -> Maker:
-    def make(store: Store, seed: int) -> Plain:
-        named = hot & frozenset(SPACE.names)
-        asked = Search(
-            SPACE,
-            BASE,
-            named,
-            frozenset({"gpu_memory_utilization"}) if hot else frozenset(),
-            sampler,
-            seed,
-        )
-        strategy = STRATEGIES[name](store, asked, **options)
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A strategy, whether its engines are kept between trials, and whether seeds matter."""
+
+    make: Maker
+    keeps: bool = True
+    random: bool = True
+
+
+def named(name: str, sampler: str = "tpe", keeps: bool = True) -> Row:
+    """Return one of our strategies; one that does not keep engines takes every knob as cold."""
+
+    def make(store: Store, case: Case, seed: int) -> Strategy:
+        hot, warm = (case.hot, WARM & {*case.space.names}) if keeps else (frozenset(), frozenset())
+        asked = Search(case.space, BASE, hot, warm, sampler, seed)
+        strategy = STRATEGIES[name](store, asked)
         strategy.enqueue(KnownGood("baseline: vllm serve", DEFAULT, DEFAULT))
         return strategy
 
-    return make
+    return Row(make, keeps)
 
 
-RANDOM, GRID = "random, a restart per trial", "auto_tune's grid of two knobs"
-#: Row -> (strategy, whether engines are kept between trials).
-ROWS: dict[str, tuple[Maker, bool]] = {
-    "priced": (_ours("priced"), True),
-    "ride-along": (_ours("ride-along"), True),
-    "staged": (_ours("staged"), True),
-    "TPE, a restart per trial": (_ours("plain", hot=frozenset()), False),
-    RANDOM: (_ours("plain", "random", frozenset()), False),
-    GRID: (lambda store, seed: Grid(), False),
+TPE, RANDOM = "TPE, a restart per trial", "random, a restart per trial"
+ROWS: dict[str, Row] = {
+    "priced": named("priced"),
+    "ride-along": named("ride-along"),
+    "staged": named("staged"),
+    TPE: named("plain", keeps=False),
+    RANDOM: named("plain", "random", keeps=False),
+    "auto_tune's grid of two knobs": Row(
+        lambda store, case, seed: Grid(case), keeps=False, random=False
+    ),
 }
 
 
@@ -158,8 +153,10 @@ ROWS: dict[str, tuple[Maker, bool]] = {
 class Curve:
     """The true hypervolume over GPU seconds of one search, as a step function."""
 
-    seconds: list[float]
-    volume: list[float]
+    seconds: Sequence[float]
+    volume: Sequence[float]
+    #: True scores of the trials that no other one dominates.
+    front: Sequence[Sequence[float]]
 
     def at(self, spent: float) -> float:
         """Return the volume after so many GPU seconds."""
@@ -172,54 +169,97 @@ class Curve:
         return hit[0] if hit else float("inf")
 
 
-def curve(run: Iterator[tuple[float, True_]], goal: Goal) -> Curve:
+def curve(run: Iterator[Step], case: Case, default: Sequence[float]) -> Curve:
     """Follow a search."""
-    known: list[list[float]] = []
+    front: list[tuple[float, float]] = []
     seconds, volumes = [], []
-    for spent, true in run:
-        known += [true] if true is not None else []
-        seconds.append(spent)
-        volumes.append(goal.volume(known))
-    return Curve(seconds, volumes)
+    for step in run:
+        if step.scores is not None:
+            front.append(step.scores)
+            keep = pareto.non_dominated(pareto.oriented(front, [True, False]))
+            front = [scores for scores, stays in zip(front, keep, strict=True) if stays]
+        seconds.append(round(step.spent_s, 2))
+        volumes.append(case.volume(front, default))
+    return Curve(seconds, volumes, front)
 
 
-def best_known(goal: Goal) -> float:
-    """Return the volume of all that is known, and of every hot setting where all else is best."""
-    hot = {name: list(SPACE[name].domain.values()) for name in SPACE.names if name in HOT}
-    hot["max_num_seqs"] = list(SEQS)
-    best = {**DEFAULT, "quantization": "fp8", "kv_cache_dtype": "fp8"}
-    for values in itertools.product(*hot.values()):
-        point = dict(zip(hot, values, strict=True))
-        if point["enable_prefix_caching"]:
-            for size in SPACE["block_size"].domain.values():
-                goal.truth(BASE.with_args({**best, **point, "block_size": size}))
-    return goal.volume([true for true in goal.truth.known.values() if true is not None])
+def _sources() -> str:
+    """Return a digest of the strategies' code: what was found by other code does not count."""
+    files = sorted(Path(tuner.strategies.__file__).parent.glob("*.py"))
+    return digest([f.read_text() for f in files if f.stem not in ("table", "expected")])
+
+
+#: Of the code that runs: its files may change before the run ends.
+SOURCES = _sources()
+
+
+class Bench:
+    """One case, and what is known of it: truths and curves, both kept in a folder."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.case = CASES[name]
+        self.truth = Truth(self.case, folder / f"{name}-truths.jsonl")
+        default = self.truth(configured())
+        assert default is not None
+        self._default = self.case.scores(default)
+        self._path = folder / f"{name}-curves.jsonl"
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        self._known = {key: Curve(**fields) for key, fields in map(json.loads, lines)}
+
+    def curve(self, row: str, seed: int) -> Curve:
+        """Run a search, or return what the same code gave before."""
+        key = digest([row, seed, str(self.case), BUDGET_S, SOURCES])
+        if key not in self._known:
+            gc.collect()
+            gc.freeze()  # every replay collects garbage, which need not walk through all of this
+            run = search(ROWS[row], self.case, self.truth, seed)
+            self._known[key] = curve(run, self.case, self._default)
+            with self._path.open("a") as stream:
+                stream.write(json.dumps([key, asdict(self._known[key])]) + "\n")
+        return self._known[key]
+
+    def best(self, curves: Mapping[str, Sequence[Curve]]) -> float:
+        """Return the volume of all fronts found, and of every hot setting on the best engine."""
+        known = [scores for runs in curves.values() for run in runs for scores in run.front]
+        space = self.case.space
+        hot = {name: list(space[name].domain.values()) for name in sorted(self.case.hot)}
+        hot["max_num_seqs"] = list(self.case.seqs)
+        for values in itertools.product(*hot.values()):
+            point = dict(zip(hot, values, strict=True))
+            true = self.truth(configured({**self.case.best, **point}))
+            known += [self.case.scores(true)] if true else []
+        return self.case.volume(known, self._default)
 
 
 def table(curves: Mapping[str, Sequence[Curve]], best: float) -> str:
     """Return the comparison as a Markdown table; volumes are shares of the best known one."""
-    lines = [
-        "| strategy | trials | s to 90 % | s to 95 % | at 1/3 | at 2/3 | at the end |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    marks = [f"at {mark} s" for mark in MARKS_S]
+    head = ["strategy", "trials", "s to 90 %", "s to 95 %", *marks]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for name, runs in curves.items():
         cells = [name, f"{np.median([len(run.seconds) for run in runs]):.0f}"]
-        for share in (0.90, 0.95):
-            reached = np.array([run.reaches(share * best) for run in runs])
-            middle = float(np.median(reached))
-            text = f"{middle:.0f}" if np.isfinite(middle) else "-"
-            cells.append(f"{text} ({np.isfinite(reached).mean():.0%})")
-        for part in (1 / 3, 2 / 3, 1.0):
-            volumes = np.array([run.at(part * BUDGET_S) / best for run in runs])
-            error = volumes.std() / max(len(runs) - 1, 1) ** 0.5
-            cells.append(f"{volumes.mean():.3f} ± {error:.3f}")
+        cells += [_quartiles([run.reaches(share * best) for run in runs]) for share in (0.9, 0.95)]
+        for mark in MARKS_S:
+            cells.append(f"{np.median([run.at(mark) / best for run in runs]):.2f}")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
+def _quartiles(values: Sequence[float]) -> str:
+    """Return the median with the quartiles; values that are not reached are the largest."""
+    picked = np.percentile(np.minimum(values, 1e9), (50, 25, 75), method="nearest")
+    middle, low, high = (f"{v:.0f}" if v < 1e9 else "-" for v in picked)
+    return f"{middle} ({low} to {high})" if middle != "-" else f"- ({low} to -)"
+
+
 def against_random(curves: Mapping[str, Sequence[Curve]], best: float) -> str:
-    """Return, per row, the least lead of its mean volume over random's at equal GPU seconds."""
-    times = np.linspace(COLD_S * 2, BUDGET_S, 100)
+    """Return, per row, the least lead of its mean volume over random's at equal GPU seconds.
+
+    From the moment on at which every search has its first result.
+    """
+    first = max(run.seconds[0] for runs in curves.values() for run in runs)
+    times = np.arange(first, BUDGET_S, 10.0)
     means = {
         name: np.mean([[run.at(t) / best for t in times] for run in runs], axis=0)
         for name, runs in curves.items()
@@ -227,32 +267,34 @@ def against_random(curves: Mapping[str, Sequence[Curve]], best: float) -> str:
     base = means.get(RANDOM)
     if base is None:
         return ""
-    leads = [f"{name} {(mean - base).min():+.3f}" for name, mean in means.items() if name != RANDOM]
-    return "Least lead over random at any time: " + "; ".join(leads)
+    leads = [
+        f"{name} {(mean - base).min():+.3f} at {times[(mean - base).argmin()]:.0f} s"
+        for name, mean in means.items()
+        if name != RANDOM
+    ]
+    return "Least lead of the mean volume over random's at any time: " + "; ".join(leads) + "."
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run every row over the seeds, print the table."""
+    """Run every row over the seeds, print one table per case."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--rows", nargs="*", default=list(ROWS))
-    parser.add_argument("--latency", choices=METRICS[1:], default=METRICS[1])
-    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "search.jsonl")
+    parser.add_argument("--rows", nargs="*", choices=list(ROWS), default=list(ROWS))
+    parser.add_argument("--cases", nargs="*", choices=list(CASES), default=list(CASES))
+    folder = Path(tempfile.gettempdir()) / "vllm-tuner-search"
+    parser.add_argument("--folder", type=Path, default=folder)
     given = parser.parse_args(arguments)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    goal = Goal(Truth(given.cache).load(), given.latency)
-    curves: dict[str, list[Curve]] = {name: [] for name in given.rows}
-    for seed, name in itertools.product(range(given.seeds), given.rows):
-        if name == GRID and seed:
-            continue  # nothing in it is random
-        make, keeps = ROWS[name]
-        found = curve(search(make, keeps, goal, seed), goal)
-        curves[name].append(found)
-        volumes = (f"{found.at(BUDGET_S * part):.3f}" for part in (1 / 3, 2 / 3, 1))
-        print(seed, name, *volumes, file=sys.stderr, flush=True)
-    best = best_known(goal)
-    print(table(curves, best), against_random(curves, best), sep="\n\n")
+    for name in given.cases:
+        bench = Bench(name, given.folder)
+        curves: dict[str, list[Curve]] = {row: [] for row in given.rows}
+        for seed, row in itertools.product(range(given.seeds), given.rows):
+            if ROWS[row].random or seed == 0:
+                curves[row].append(bench.curve(row, seed))
+                print(f"{name}: {row}, seed {seed}", file=sys.stderr, flush=True)
+        best = bench.best(curves)
+        print(f"{name}, {given.seeds} seeds", table(curves, best), sep="\n\n", end="\n\n")
+        print(against_random(curves, best), end="\n\n")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ class DistinctSampler(BaseSampler):
     A sampler that has settled on its favourite draws it again and again, and parallel asks collapse
     onto one point (Optuna 5.0: 4 asks on 6 points gave 4 equal ones). Here a point that was tried,
     runs now, or breaks a rule is drawn anew; after ``DRAWS`` a random unseen one is taken.
-    ``view`` is the study as the inner sampler is to see it: by default as it is.
+    ``view`` is the study as the inner sampler is to see it: by default as it is. ``blocked`` points
+    are tried last.
     """
 
     def __init__(
@@ -41,20 +42,23 @@ class DistinctSampler(BaseSampler):
         allowed: Callable[[Point], bool],
         seed: int,
         view: Callable[[Study], Study] = lambda study: study,
+        blocked: Callable[[Point], bool] = lambda point: False,
     ) -> None:
         self._view = view
+        self._blocked = blocked
         self._inner = inner
         self._space = space
         self._allowed = allowed
         self._random = np.random.default_rng(seed)
         self._distributions = {name: distribution(space, name) for name in space.names}
         self._listed = listed(space, allowed)
+        self._texts: dict[int, str] = {}
 
     def exhausted(self, study: Study) -> bool:
         """Whether every allowed point has been tried. Never true for a space too large to list."""
         if self._listed is None:
             return False
-        seen = tried(study, self._space)
+        seen = tried(study, self._space, self._texts)
         return all(canonical(point) in seen for point in self._listed)
 
     def infer_relative_search_space(
@@ -67,13 +71,13 @@ class DistinctSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Draw a point that is new and allowed. Raises SearchSpaceError where none is found."""
-        seen = tried(study, self._space)
+        seen = tried(study, self._space, self._texts)
         drawn: set[str] = set()
         viewed = self._view(study)
         for _ in range(DRAWS):
             point = self._draw(viewed, trial)
             key = canonical(point)
-            if key not in seen and self._allowed(point):
+            if key not in seen and self._allowed(point) and not self._blocked(point):
                 return to_params(self._space, point)
             if key in drawn and key in seen:
                 break
@@ -132,6 +136,7 @@ class DistinctSampler(BaseSampler):
             left = [p for p in self._uniform() if canonical(p) not in seen and self._allowed(p)]
         if not left:
             raise SearchSpaceError(Problem("", "rules", "no untried point keeps the rules"))
+        left = [point for point in left if not self._blocked(point)] or left
         return left[int(self._random.integers(len(left)))]
 
     def _uniform(self) -> list[dict[str, Json]]:
@@ -157,17 +162,24 @@ def listed(space: SearchSpace, allowed: Callable[[Point], bool]) -> list[dict[st
     return [point for point in space.points() if allowed(point)]
 
 
-def tried(study: Study, space: SearchSpace) -> set[str]:
+def tried(study: Study, space: SearchSpace, known: dict[int, str] | None = None) -> set[str]:
     """Return the canonical text of every point that was tried, runs, or waits in the queue.
 
-    A trial that failed for reasons of weather does not count: its point may come again.
+    A trial that failed for reasons of weather does not count: its point may come again. ``known``
+    keeps the texts of finished trials, by number, from one call to the next.
     """
+    known = {} if known is None else known
     points = set()
     for trial in study.get_trials(deepcopy=False):
         if trial.state == TrialState.FAIL:
             continue
-        params = trial.params or trial.system_attrs.get("fixed_params", {})
-        points.add(canonical(space.normalised(to_point(space, params))))
+        text = known.get(trial.number)
+        if text is None:
+            params = trial.params or trial.system_attrs.get("fixed_params", {})
+            text = canonical(space.normalised(to_point(space, params)))
+            if trial.state.is_finished():
+                known[trial.number] = text
+        points.add(text)
     return points
 
 

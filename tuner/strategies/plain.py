@@ -86,7 +86,9 @@ class Plain:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             inner = SAMPLERS[sampler](seed, trials)
-        self._sampler = DistinctSampler(inner, space, self._allowed, seed, self._view)
+        self._sampler = DistinctSampler(
+            inner, space, self._allowed, seed, view=self._view, blocked=self._blocked
+        )
         self._study.sampler = self._sampler
 
     def enqueue(self, known: KnownGood) -> None:
@@ -131,6 +133,10 @@ class Plain:
     def _view(self, study: optuna.Study) -> optuna.Study:
         """Return the study as the sampler's model should see it."""
         return study
+
+    def _blocked(self, point: Point) -> bool:
+        """Whether a point is only to be tried when nothing else is left."""
+        return False
 
     def _retry(self, number: int) -> None:
         attrs = self._study.trials[number].user_attrs

@@ -19,6 +19,9 @@ from tuner.strategies.riding import DRAWN, Origin, Riding
 #: Rides in a row on one engine that count in full; later ones count PATIENCE / rides. Filling a
 #: front that a better cold key will move as a whole has small gains, cheap ones, without end.
 PATIENCE = 2.0
+#: Cold keys that the sampler chooses first. Prices alone would stay on the first engine, and learn
+#: little of what needs a start, for longer than random search takes to find something better.
+KEYS = 7
 #: Best offers whose neighbours are looked at too, how many of each, and how often.
 REFINED, NEIGHBOURS, ROUNDS = 6, 12, 2
 
@@ -41,13 +44,20 @@ class Priced(Riding):
     to the trial that needs it: charging a share, as later trials ride on it, was slower.
     """
 
-    def __init__(self, store: Store, search: Search, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, store: Store, search: Search, patience: float = PATIENCE, keys: int = KEYS
+    ) -> None:
         super().__init__(store, search)
         self._patience = patience
+        # Most of a short study must be left to the model.
+        most = keys if search.trials is None else min(keys, max(search.trials // 3, 1))
+        self._first_keys = 0 if search.all_hot else most
         self._keys: dict[str, Keys] = {}
 
     def _choose(self, live: Collection[str]) -> Choice | None:
         seen, good = self._seen(), self._good()
+        if len(self._origins) < self._first_keys:
+            return None  # to the sampler
         origins = list(self._origins_of(live).values())
         offers = [
             self._live_offer(point, origin)

@@ -15,6 +15,7 @@ from tuner.records import TrialRecord
 from tuner.rules import names_in
 from tuner.store import Store
 from tuner.strategies import Proposal, Search
+from tuner.strategies.blocks import Blocks
 from tuner.strategies.candidates import Candidates
 from tuner.strategies.distinct import tried
 from tuner.strategies.model import Model, Targets
@@ -45,6 +46,7 @@ class Riding(Plain):
         named = set().union(*map(names_in, search.space.rules))
         self._ruled = [name for name in search.space.names if name in named]
         self._judged: dict[str, bool] = {}
+        self._texts: dict[int, str] = {}
         super().__init__(
             store, search.space, search.base, search.sampler, search.seed, search.trials
         )
@@ -56,7 +58,9 @@ class Riding(Plain):
         for record in self._records:
             self._remember(Proposal(record.number, record.point, record.config))
         self._random = np.random.default_rng([search.seed, len(self._records)])
-        self._candidates = Candidates(search.space, self._allowed, self._random)
+        self._blocks = Blocks(search.space)
+        self._blocks.learn(self._records)
+        self._candidates = Candidates(search.space, self._open, self._random)
         self._model = Model(search.space, Targets(store.objectives, store.constraints))
         self._learned: tuple[int, frozenset[int]] = (-1, frozenset())
 
@@ -74,6 +78,7 @@ class Riding(Plain):
         self._running.pop(record.number, None)
         self._records.append(record)
         self.prices.learn(record)
+        self._blocks.learn(self._records)
 
     def _remember(self, proposal: Proposal) -> None:
         key = proposal.config.cold_key(self._search.hot)
@@ -90,8 +95,14 @@ class Riding(Plain):
             self._judged[key] = super()._allowed(point)
         return self._judged[key]
 
+    def _blocked(self, point: Point) -> bool:
+        return point in self._blocks
+
+    def _open(self, point: Point) -> bool:
+        return self._allowed(point) and not self._blocked(point)
+
     def _seen(self) -> set[str]:
-        return tried(self._study, self._space)
+        return tried(self._study, self._space, self._texts)
 
     def _learn(self) -> Model:
         """Return the model, up to date with what ended and what runs."""
