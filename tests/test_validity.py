@@ -46,6 +46,11 @@ def test_what_differs_is_named(changes: dict[str, Any], said: str) -> None:
     assert said in broken
 
 
+def test_a_build_is_no_other_version() -> None:
+    found = check(preset(), Here("0.32.0+cpu", HERE.gpus, HERE.cpu))
+    assert found.broken == []
+
+
 def test_everything_that_differs_is_listed() -> None:
     found = check(preset(vllm="0.24.0", gpu="NVIDIA L4", model="/nowhere"), HERE)
     assert len(found.broken) == 3

@@ -70,7 +70,7 @@ def check(preset: Preset, at: Here) -> Checked:
     if not conditions:
         found.unknown.append("its file states no conditions: export it again")
         return found
-    _compare(found, "vLLM", conditions.get("vllm"), at.vllm)
+    _compare(found, "vLLM", _release(conditions.get("vllm")), _release(at.vllm))
     _compare_device(found, conditions, at)
     model = str(conditions.get("model"))
     if Path(model).is_absolute() and not Path(model).is_dir():
@@ -79,6 +79,11 @@ def check(preset: Preset, at: Here) -> Checked:
         now = model_digest(model) or None
         _compare(found, f"digest of model {model}", conditions.get("model_digest"), now)
     return found
+
+
+def _release(version: Json) -> Json:
+    """Leave out how it was built: the engine says 0.32.0, its package 0.32.0+cpu."""
+    return version.partition("+")[0] if isinstance(version, str) else version
 
 
 def _compare(found: Checked, what: str, then: Json, now: Json) -> None:
