@@ -28,7 +28,7 @@ def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
     assert spec.base == EngineConfig("org/model")
     assert spec.engine == EngineSpec("simulated")
     assert spec.budget == Budget(trials=3)
-    assert spec.strategy == StrategySection("ride-along", "tpe", 0)
+    assert spec.strategy == StrategySection("priced", "tpe", 0)
     assert spec.confirm == Confirm(5, 3)
     assert (spec.storage, spec.ray, spec.repeats) == (None, RaySection(), 1)
     assert spec.early_end

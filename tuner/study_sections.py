@@ -36,7 +36,7 @@ Share = Annotated[float, BeforeValidator(values.bounded(values.real, at_least=0,
 Part = Annotated[float, BeforeValidator(values.bounded(values.real, at_least=0, at_most=0.9))]
 
 KINDS = ("vllm", "server", "simulated")
-_STRATEGY = "ride-along"
+_STRATEGY = "priced"
 SAMPLERS = ("tpe", "random", "qmc", "gp", "nsga2", "grid")
 
 

@@ -23,5 +23,5 @@ STRATEGIES: dict[str, Callable[[Store, Search], Plain]] = {
     "staged": Staged,
     "priced": Priced,
 }
-#: What a study uses that names none.
-DEFAULT = "ride-along"
+#: What a study uses that names none: see benchmarks/search.py.
+DEFAULT = "priced"
