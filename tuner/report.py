@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 
 from tuner import report_content as content
 from tuner.config import Json
+from tuner.demotion import notice
 from tuner.presets import Preset, Provenance, default_baseline
 from tuner.report_agreement import agreement_text, agreements
 from tuner.report_extras import Extras, gather
@@ -132,6 +133,7 @@ def _context(
         "front": content.front_rows(shown, default) if shown.measured else [],
         "agreements": agreed,
         "agreement": agreement_text(agreed, results.objectives),
+        "demoted": notice(results.demoted) if results.demoted else "",
         "extras": extras,
         "set_back": set_back(results.attribution, results.objectives),
         "set_back_text": set_back_text(results.attribution),
