@@ -15,9 +15,9 @@ from tuner.errors import StudyError
 from tuner.job import Deadlines, Workload
 from tuner.knobs import Point, SearchSpace
 from tuner.objectives import Constraint, Objective
+from tuner.study_accuracy import AccuracySection
 from tuner.study_files import gather
 from tuner.study_hardware import Hardware
-from tuner.study_accuracy import AccuracySection
 from tuner.study_sections import (
     AttributionSection,
     Budget,

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 from tuner.config import EngineConfig, Json
 from tuner.job import Deadlines
 from tuner.study import EngineSpec, StudySpec
+from tuner.study_accuracy import AccuracySection
 from tuner.study_engine import ArgumentReader
 from tuner.study_goals import read_constraints, read_objectives
 from tuner.study_hardware import read_hardware
-from tuner.study_accuracy import AccuracySection
 from tuner.study_sections import (
     AttributionSection,
     Budget,
