@@ -10,7 +10,7 @@ from tuner.engines.flags import config_text
 from tuner.engines.http_wire import Dialect, Target, TokenText, Writer
 from tuner.engines.server_metrics import Tally, read
 from tuner.errors import StudyError
-from tuner.exports import EXPORTERS
+from tuner.exports.vllm_config import vllm_config
 from tuner.presets import Preset
 from tuner.trace import Request
 
@@ -94,7 +94,7 @@ def test_what_is_no_url_is_said(url: str) -> None:
 )
 def test_the_file_that_is_measured_is_the_file_that_is_exported(args: dict[str, object]) -> None:
     config = EngineConfig("a/model", args)
-    ((_, exported),) = EXPORTERS["vllm"](Preset("p", config, 0, {}))
+    ((_, exported),) = vllm_config(Preset("p", config, 0, {}))
     lines = [line for line in exported.splitlines() if not line.startswith("#")]
     assert config_text(config).splitlines() == lines
 
