@@ -13,7 +13,8 @@ from tuner.engines.compilations import compiled_since, size_of
 from tuner.errors import EngineFault, MeasurementInvalid
 from tuner.job import Job
 from tuner.records import RequestRecord
-from tuner.replay import CUT_OFF, Judge, Plan, replay
+from tuner.replay import CUT_OFF, Judge, Plan
+from tuner.replay_clients import replay_shared
 from tuner.trace import Request
 from tuner.traces.tokens import TokenSource
 
@@ -81,7 +82,7 @@ class Bench:
             judge = judging()
             await self.engine.reset()
             since = size_of(self.log)
-            records = await replay(
+            records = await replay_shared(
                 self.engine, plan, self.prompts.prompt, self.job.deadlines, judge
             )
             kernels = compiled_since(self.log, since)

@@ -35,6 +35,7 @@ _FACTS = (
     "token_times",
     "prefix_cache_reset",
     "vocab_size",
+    "clients",
 )
 
 
@@ -49,6 +50,8 @@ class Endpoint:
     vocab_size: int | None = None
     #: The environment variable that holds the API key.
     api_key_env: str = ""
+    #: Processes that send.
+    clients: int = 1
 
     def launcher(self) -> ServerLauncher:
         """Return what connects to it. Raises StudyError for an unset key or a bad URL."""
@@ -64,7 +67,11 @@ class Endpoint:
                 raise StudyError(Problem("", "--api-key-env", fault))
             headers["Authorization"] = f"Bearer {key}"
         return ServerLauncher(
-            url=self.url, model=self.model, vocab_size=self.vocab_size, headers=headers
+            url=self.url,
+            model=self.model,
+            vocab_size=self.vocab_size,
+            headers=headers,
+            clients=self.clients,
         )
 
 

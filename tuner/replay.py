@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
@@ -61,6 +61,10 @@ class Judge(Protocol):
         """Whether to stop at ``now_s`` of the replay's clock; ``open``: records at the engine."""
 
 
+#: Says when a replay that has its prompts ready starts, on the event loop's clock.
+Begin = Callable[[], Awaitable[float]]
+
+
 class _Decided(Exception):
     """The judge has seen enough."""
 
@@ -75,6 +79,7 @@ class _Replay:
     #: One per request, done when the request has ended, with the time of its end.
     ended: dict[int, asyncio.Future[float]]
     judge: Judge | None = None
+    begin: Begin | None = None
     records: dict[int, RequestRecord] = field(default_factory=dict)
     #: Requests at the engine.
     open: dict[int, RequestRecord] = field(default_factory=dict)
@@ -144,7 +149,7 @@ class _Replay:
         ahead = Ahead(self.prompts, iter(roots), self.clock)
         while ahead.prepare():
             pass
-        self.start = self.clock()
+        self.start = self.clock() if self.begin is None else await self.begin()
         for request in self.plan.requests:
             if self.waits(request):
                 group.create_task(self.follow(request))
@@ -186,16 +191,19 @@ async def replay(
     prompts: Prompts,
     deadlines: Deadlines,
     judge: Judge | None = None,
+    begin: Begin | None = None,
 ) -> list[RequestRecord]:
     """Send the plan's requests to an idle engine and return one record each, in the plan's order.
 
     Refused, failed and overdue requests are recorded as such, and so are those that were open or
-    not sent yet when the judge stopped the replay. Raises EngineFault where the engine broke
-    ("stalled": nothing was generated for ``deadlines.stall_s``).
+    not sent yet when the judge stopped the replay. ``begin`` is asked for the start once prompts
+    are ready; None: then. Raises EngineFault where the engine broke ("stalled": nothing was
+    generated for ``deadlines.stall_s``).
     """
     loop = asyncio.get_running_loop()
     ended = {request.id: loop.create_future() for request in plan.requests}
-    run = _Replay(engine, plan, _ready_to_send(engine, prompts), deadlines, loop.time, ended, judge)
+    ready = _ready_to_send(engine, prompts)
+    run = _Replay(engine, plan, ready, deadlines, loop.time, ended, judge, begin)
     try:
         with _steady_memory(), contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadlines.replay_s):

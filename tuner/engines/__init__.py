@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tuner.config import EngineConfig, Json
 from tuner.trace import Request
@@ -49,6 +49,28 @@ class Engine(Protocol):
     async def counters(self) -> Mapping[str, float]:
         """Return totals since the last ``reset`` under the metrics' names: ``preemptions``,
         ``kv_usage_max_share``, ``prefix_hit_share``, ``waiting_max``, ... as far as known."""
+
+
+#: Opens an engine that runs already, in another process: it is pickled.
+Door = Callable[[], AbstractAsyncContextManager[Engine]]
+
+
+@runtime_checkable
+class Shared(Protocol):
+    """What an engine may offer besides ``Engine``: clients in processes of their own."""
+
+    @property
+    def clients(self) -> int:
+        """How many send the requests of a replay; 1: no process but this one."""
+
+    def door(self) -> Door:
+        """Return what opens this engine in another process, as it is since its last reset."""
+
+    def away(self) -> AbstractAsyncContextManager[Callable[[int], None]]:
+        """Run the body while others send; the body tells how many tokens were answered.
+
+        Raises what this process knows of an engine that died meanwhile.
+        """
 
 
 class Launcher(Protocol):

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from tuner.config import EngineConfig, Json
-from tuner.engines import Completion, Engine, Launcher
+from tuner.engines import Completion, Door, Engine, Launcher
 from tuner.engines.gpu import Gpus, Meter, gpus_of
 from tuner.trace import Request
 
@@ -115,6 +115,23 @@ class PreparingEngine(MeteredEngine):
         """Pass on."""
         prepared: Sequence[int] = self.engine.prepare(request, prompt)  # type: ignore[attr-defined]
         return prepared
+
+    @property
+    def clients(self) -> int:
+        """Pass on. See ``Shared``."""
+        return getattr(self.engine, "clients", 1)
+
+    def door(self) -> Door:
+        """Pass on."""
+        door: Door = self.engine.door()  # type: ignore[attr-defined]
+        return door
+
+    @contextlib.asynccontextmanager
+    async def away(self) -> AsyncIterator[Callable[[int], None]]:
+        """Pass on; the window opens."""
+        self.sampler.open_window()
+        async with self.engine.away() as answered:  # type: ignore[attr-defined]
+            yield answered
 
 
 @dataclass(frozen=True, slots=True)

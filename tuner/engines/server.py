@@ -56,6 +56,8 @@ class ServerLauncher:
     vocab_size: int | None = None
     #: Sent with every request (authorization).
     headers: Mapping[str, str] = field(default_factory=dict)
+    #: Processes that send the requests of a replay; more than 1 where one core is too slow.
+    clients: int = 1
 
     @contextlib.asynccontextmanager
     async def launch(self, config: EngineConfig, log: str) -> AsyncIterator[ServerEngine]:
@@ -65,6 +67,7 @@ class ServerLauncher:
         """
         ready = self._running() if self.url else self._child(config, log)
         async with ready as engine, engine.watched():
+            engine.clients = engine.facts["clients"] = self.clients
             yield engine
 
     @contextlib.asynccontextmanager

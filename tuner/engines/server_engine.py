@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import re
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tuner.config import Json
-from tuner.engines import Completion
+from tuner.engines import Completion, Door
 from tuner.engines.http_client import HttpClient
 from tuner.engines.http_connection import Broken, Unreachable
 from tuner.engines.http_stream import Answer
@@ -47,11 +48,14 @@ class ServerEngine:
     writer: Writer
     process: ServerProcess | None = None
     facts: dict[str, Json] = field(default_factory=dict)
+    #: Processes that send the requests of a replay. See ``Shared``.
+    clients: int = 1
     _tally: Tally = field(default_factory=Tally)
     #: Open requests, and the tokens of all since the last reset, as seen from here.
     _open: dict[Answer, None] = field(default_factory=dict)
     _tokens: int = 0
     _unreachable: int = 0
+    _away: bool = False
 
     def prepare(self, request: Request, prompt: Sequence[int]) -> RequestBytes:
         """Return the bytes to send: what ``generate`` takes in the prompt's place."""
@@ -128,6 +132,23 @@ class ServerEngine:
         seen = self._tokens + sum(answer.tokens for answer in self._open)
         return {"generated_tokens": float(seen), **self._tally.totals()}
 
+    def door(self) -> Door:
+        """Return what opens this engine in another process. See ``Shared``."""
+        return functools.partial(opened, self.writer)
+
+    @contextlib.asynccontextmanager
+    async def away(self) -> AsyncIterator[Callable[[int], None]]:
+        """Run the body while other processes send. See ``Shared``."""
+        self._away = True
+        try:
+            yield self._answered
+        finally:
+            self._away = False
+            await self._raise_if_dead(0.0)
+
+    def _answered(self, tokens: int) -> None:
+        self._tokens += tokens
+
     @contextlib.asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
         """Look at the server's levels while the body runs."""
@@ -141,7 +162,7 @@ class ServerEngine:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            if self._open:
+            if self._open or self._away:
                 self._tally.add(await self._metrics())
 
     async def _metrics(self) -> dict[str, float]:
@@ -158,8 +179,16 @@ class ServerEngine:
         after = f" after {answer.tokens} tokens" if answer.tokens else ""
         return RequestRejected(f"{error}{after}")
 
-    async def _raise_if_dead(self) -> None:
+    async def _raise_if_dead(self, within_s: float = _EXIT_S) -> None:
         if self.process is None:
             return
-        if ended := await self.process.end_seen(_EXIT_S):
+        if ended := await self.process.end_seen(within_s):
             raise self.process.death(ended)
+
+
+@contextlib.asynccontextmanager
+async def opened(writer: Writer) -> AsyncIterator[ServerEngine]:
+    """Run the body with the engine that a writer writes to, over connections of our own."""
+    async with HttpClient.open(writer.target) as client:
+        await client.warm()
+        yield ServerEngine(client, writer)
