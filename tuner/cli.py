@@ -259,13 +259,14 @@ def replay(
     api_key_env: Annotated[
         str, typer.Option(help="Environment variable that holds the API key.")
     ] = "",
+    clients: Annotated[int, typer.Option(help="Processes that send.", min=1)] = 1,
     out_dir: Annotated[Path | None, typer.Option("--out", help="Keep the records here.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure any OpenAI-compatible endpoint with a workload, as a trial would be."""
     from tuner.cli_replay import Endpoint, replay_command
 
-    endpoint = Endpoint(url, model, vocab_size, api_key_env)
+    endpoint = Endpoint(url, model, vocab_size, api_key_env, clients)
     with errors_as_exit_codes():
         code = replay_command(workload, endpoint, measure, out_dir, as_json)
     raise typer.Exit(code)
