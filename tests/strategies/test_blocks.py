@@ -3,7 +3,7 @@
 from tests.strategies import case
 from tuner.config import EngineConfig
 from tuner.knobs import Point, SearchSpace
-from tuner.records import Infeasible, Measured, Measurement, TrialRecord
+from tuner.records import Dominated, Infeasible, Measured, Measurement, TrialRecord
 from tuner.strategies.blocks import Blocks
 from tuner.strategies.ride_along import RideAlong
 
@@ -60,6 +60,15 @@ def test_reasons_are_kept_apart_and_numbers_in_their_words_are_not() -> None:
 def test_a_failure_that_nothing_explains_blocks_nothing() -> None:
     same = {"block_size": 64}
     assert same not in blocks(died(same), died(same), ran(same))
+
+
+def test_what_ran_and_was_stopped_early_is_innocent_too() -> None:
+    other = {"quantization": "fp8", "block_size": 16}
+    stopped = TrialRecord(0, CONFIG, other, Dominated({}))
+    found = blocks(died(FP8_64), died({**FP8_64, "max_num_seqs": 8}), stopped)
+    assert FP8_64 in found
+    assert {"quantization": None, "block_size": 64} in found
+    assert other not in found
 
 
 def test_a_blocked_point_is_tried_when_nothing_else_is_left() -> None:

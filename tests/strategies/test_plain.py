@@ -152,6 +152,21 @@ def test_weather_is_failed_and_tried_again_once(tmp_path: Path) -> None:
     assert kept.study.trials[0].state == TrialState.FAIL
 
 
+@pytest.mark.parametrize("sampler", ["tpe", "grid"])
+def test_a_point_whose_run_always_breaks_is_given_up(tmp_path: Path, sampler: str) -> None:
+    strategy = Plain(store(tmp_path), SMALL, BASE, sampler)
+    asked_for: list[str] = []
+    while (proposal := strategy.ask()) is not None and len(asked_for) < 20:
+        asked_for.append(canonical(proposal.point))
+        record = measured(proposal)
+        if proposal.point["max_num_seqs"] == 8:
+            parts = proposal.number, proposal.config, proposal.point
+            record = TrialRecord(*parts, Faulted("trial_deadline"))
+        strategy.tell(record)
+    assert len(set(asked_for)) == 6
+    assert len(asked_for) == 6 + 2
+
+
 def test_the_baseline_stays_the_baseline_when_it_is_tried_again(tmp_path: Path) -> None:
     kept = store(tmp_path)
     strategy = Plain(kept, SMALL, BASE)

@@ -4,7 +4,7 @@ import pytest
 
 from tests.strategies import case
 from tuner.config import EngineConfig
-from tuner.records import Cost, Infeasible, Measured, Measurement, TrialRecord
+from tuner.records import Cost, Dominated, Infeasible, Measured, Measurement, TrialRecord
 from tuner.strategies.prices import COLD, LIVE, PRIOR_REPLAY_S, PRIOR_S, WARM, Prices
 
 UTIL = frozenset({"gpu_memory_utilization"})
@@ -44,6 +44,15 @@ def test_warm_starts_and_live_changes_have_their_own_means() -> None:
         prices.learn(trial({"block_size": 32}, Cost(start_s=start_s, replay_s=10)))
     prices.learn(trial({"block_size": 32}, Cost(reconfigure_s=1.5, replay_s=10)))
     assert (prices.ready_s(COLD), prices.ready_s(WARM), prices.ready_s(LIVE)) == (60, 22, 1.5)
+
+
+def test_a_trial_that_was_stopped_early_has_compiled() -> None:
+    prices = Prices(case.HOT)
+    config = EngineConfig("m", {"block_size": 32})
+    stopped = TrialRecord(0, config, {}, Dominated({}), cost=Cost(start_s=60, replay_s=3))
+    prices.learn(stopped)
+    assert prices.temperature(prices.keys(config)) == WARM
+    assert prices.replay_s == PRIOR_REPLAY_S  # its replays are no whole ones
 
 
 def test_a_start_that_failed_compiled_nothing_and_says_nothing_of_replays() -> None:

@@ -145,6 +145,23 @@ def test_priced_moves_less_the_dearer_a_start_is() -> None:
     assert starts(900.0) < starts(1.0)
 
 
+def test_priced_rides_where_there_are_few_keys() -> None:
+    """Two cold keys: after both the model chooses, and most trials change a live engine."""
+    names = (*sorted(case.HOT), "quantization")
+    space = SearchSpace(tuple(case.SPACE[n] for n in names), rules=case.SPACE.rules)
+    live = [was_live for _, was_live in case.searched(case.strategy("priced", space=space), 24)]
+    assert sum(live) >= 16
+
+
+def test_priced_chooses_itself_where_rules_leave_few_keys() -> None:
+    names = (*sorted(case.HOT), "quantization", "block_size")
+    rules = ("max_num_batched_tokens >= max_num_seqs", "block_size <= 16")
+    space = SearchSpace(tuple(case.SPACE[n] for n in names), rules=rules)
+    plain = case.strategy("priced", space=space, trials=60)
+    case.searched(plain, 12)
+    assert plain._choose(()) is not None  # six keys there seem to be, and there are two
+
+
 def test_one_failure_does_not_close_off_a_value() -> None:
     plain = case.strategy("priced")
     plain.enqueue(KnownGood("broken", {}, {"quantization": "fp8", "block_size": 64}))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tuner.config import Json
 from tuner.knobs import ChoiceDomain, Point, SearchSpace
-from tuner.records import Infeasible, TrialRecord
+from tuner.records import Dominated, Infeasible, Measured, TrialRecord
 from tuner.strategies.encoding import option_key
 
 #: Failures for one reason before it blocks anything: the first does not say what is at fault.
@@ -34,7 +34,7 @@ class Blocks:
         for record in records:
             if isinstance(record.outcome, Infeasible):
                 failed.setdefault(_kind(record.outcome), []).append(self._items(record.point))
-            elif record.scores is not None:
+            elif isinstance(record.outcome, Measured | Dominated):
                 ran.append(self._items(record.point))
         regions = (_region(f, ran) for f in failed.values() if len(f) >= ENOUGH)
         self._regions = [region for region in regions if region]

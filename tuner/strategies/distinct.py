@@ -23,6 +23,8 @@ DRAWS = 16
 UNIFORM_DRAWS = 200
 #: Largest space that is listed to find an unseen point.
 LISTABLE = 20_000
+#: How often a point whose run broke is tried again.
+RETRIES = 1
 
 
 class DistinctSampler(BaseSampler):
@@ -165,13 +167,14 @@ def listed(space: SearchSpace, allowed: Callable[[Point], bool]) -> list[dict[st
 def tried(study: Study, space: SearchSpace, known: dict[int, str] | None = None) -> set[str]:
     """Return the canonical text of every point that was tried, runs, or waits in the queue.
 
-    A trial that failed for reasons of weather does not count: its point may come again. ``known``
-    keeps the texts of finished trials, by number, from one call to the next.
+    A trial that failed for reasons of weather does not count: its point may come again, unless its
+    retries broke too. ``known`` keeps the texts of finished trials, by number, from one call to the
+    next.
     """
     known = {} if known is None else known
     points = set()
     for trial in study.get_trials(deepcopy=False):
-        if trial.state == TrialState.FAIL:
+        if trial.state == TrialState.FAIL and not _given_up(trial):
             continue
         text = known.get(trial.number)
         if text is None:
@@ -181,6 +184,11 @@ def tried(study: Study, space: SearchSpace, known: dict[int, str] | None = None)
                 known[trial.number] = text
         points.add(text)
     return points
+
+
+def _given_up(trial: FrozenTrial) -> bool:
+    attrs = trial.user_attrs
+    return attrs.get("outcome") == "faulted" and attrs.get("retries", 0) >= RETRIES
 
 
 def _only(single: BaseDistribution) -> Any:

@@ -16,10 +16,7 @@ from tuner.records import Faulted, TrialRecord
 from tuner.rules import broken
 from tuner.store import Store, distribution, to_params, to_point
 from tuner.strategies import Proposal
-from tuner.strategies.distinct import DistinctSampler, tried
-
-#: How often a point whose run broke is tried again.
-RETRIES = 1
+from tuner.strategies.distinct import RETRIES, DistinctSampler, tried
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -51,12 +52,12 @@ class Priced(Riding):
         self._patience = patience
         # Most of a short study must be left to the model.
         most = keys if search.trials is None else min(keys, max(search.trials // 3, 1))
-        self._first_keys = 0 if search.all_hot else most
+        self._first_keys = 0 if search.all_hot else min(most, _keys_of(search))
         self._keys: dict[str, Keys] = {}
 
     def _choose(self, live: Collection[str]) -> Choice | None:
         seen, good = self._seen(), self._good()
-        if len(self._origins) < self._first_keys:
+        if len(self._origins) < self._first_keys and not self._enough():
             return None  # to the sampler
         origins = list(self._origins_of(live).values())
         offers = [
@@ -76,6 +77,10 @@ class Priced(Riding):
             ranked = self._merged(ranked, self._ranked(self._neighbours(best, live, seen)))
         chosen = ranked[0][1]
         return self._ride(chosen.origin, chosen.point) if chosen.origin else Choice(chosen.point)
+
+    def _enough(self) -> bool:
+        """Whether the sampler had its turns: rules may leave it fewer keys than there seem."""
+        return len(self._records) + len(self._running) >= 2 * self._first_keys
 
     def _ranked(self, offers: Sequence[Offer]) -> list[tuple[float, Offer]]:
         """Return offers with their gain per GPU second (without a model: novelty), best first."""
@@ -122,3 +127,9 @@ class Priced(Riding):
             self._keys[cold] = self.prices.keys(config)
         temperature = self.prices.temperature(self._keys[cold], live)
         return Offer(point, None, self.prices.trial_s(temperature) * max(config.gpus, 1))
+
+
+def _keys_of(search: Search) -> float:
+    """Return how many cold keys a space has at most; inf where one of its ranges is continuous."""
+    sizes = (knob.domain.size for knob in search.space.knobs if knob.name not in search.hot)
+    return math.prod(math.inf if size is None else size for size in sizes)

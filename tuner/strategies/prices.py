@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tuner.config import EngineConfig
-from tuner.records import TrialRecord
+from tuner.records import Dominated, Measured, TrialRecord
 
 LIVE, WARM, COLD = "live", "warm", "cold"
 #: Seconds to get an engine ready, before any was: an 8B model on an H200, vLLM 0.24.
@@ -57,7 +57,7 @@ class Prices:
         if cost.start_s > 0:
             keys = self.keys(record.config)
             self._ready[self.temperature(keys)].add(cost.start_s)
-            if record.scores is not None:
+            if isinstance(record.outcome, Measured | Dominated):
                 self._compiled.add(keys.compile)
         elif cost.reconfigure_s > 0:
             self._ready[LIVE].add(cost.reconfigure_s)
