@@ -15,7 +15,15 @@ from tuner.job import Deadlines, Job, Workload
 from tuner.knobs import ChoiceDomain, IntDomain, Knob, SearchSpace
 from tuner.objectives import Constraint, Objective
 from tuner.pools.inline import InlinePool
-from tuner.records import Cost, Faulted, Infeasible, Measured, Measurement, Outcome
+from tuner.records import (
+    Cost,
+    Dominated,
+    Faulted,
+    Infeasible,
+    Measured,
+    Measurement,
+    Outcome,
+)
 from tuner.store import Store, sqlite_url
 from tuner.strategies.plain import Plain
 from tuner.study_sections import Budget
@@ -129,6 +137,30 @@ def test_a_study_in_which_nothing_works_ends_early_and_says_why(tmp_path: Path) 
         tmp_path, answering(lambda job: Infeasible("out_of_memory", "x")), budget=Budget(trials=50)
     )
     assert running.run() == "none of the first 6 trials gave a result: out_of_memory (6)"
+
+
+def test_trials_that_were_stopped_for_a_constraint_are_no_hopeless_study(tmp_path: Path) -> None:
+    stopped = Dominated({"paced.error_share": 0.5}, "certain after 9 of 100 requests")
+    running = loop(tmp_path, answering(lambda job: stopped), early_end=True)
+    assert running.run() == "budget of 8 trials spent"
+
+
+def test_what_may_yet_leave_the_front_is_nobodys_rival(tmp_path: Path) -> None:
+    known: list[tuple[float, ...]] = []
+
+    def noting(job: Job) -> Outcome:
+        known.extend(job.rivals.front if job.rivals else ())
+        return good(job)
+
+    def large(config: EngineConfig) -> bool:
+        return int(config.args["max_num_seqs"]) > 12
+
+    running = loop(tmp_path, answering(noting), early_end=True, provisional=large)
+    running.run()
+    records = running.store.records()
+    assert any(large(record.config) for record in front(records, OBJECTIVES))
+    assert known
+    assert max(scores[0] for scores in known) <= 10.0 * 12
 
 
 def test_weather_is_tried_again_and_does_not_count(tmp_path: Path) -> None:

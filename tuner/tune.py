@@ -72,6 +72,9 @@ class Loop:
     repeats: int = 1
     #: Whether a trial that is proven off the front is stopped.
     early_end: bool = False
+    #: Whether what is found of a configuration later may take it off the front: it proves nothing
+    #: against others then.
+    provisional: Callable[[EngineConfig], bool] = lambda config: False
     #: Whether trials hold GPUs (False on a CPU engine: GPU hours do not count then).
     on_gpus: bool = False
     price: Price | None = None
@@ -160,7 +163,8 @@ class Loop:
         """Return what a trial must beat; a baseline is measured in full, others are held to it."""
         if not self.early_end or proposal.config.label:
             return None
-        best = [member.scores or () for member in front(self._records, self.store.objectives)]
+        staying = [record for record in self._records if not self.provisional(record.config)]
+        best = [member.scores or () for member in front(staying, self.store.objectives)]
         return Rivals(self.store.objectives, self.store.constraints, tuple(best))
 
     def _finish(self, proposal: Proposal, outcome: Outcome, cost: Cost) -> None:
@@ -209,7 +213,8 @@ class Loop:
 
     def _hopeless(self) -> str:
         tried = [record for record in self._records if record.cost.total_s > 0]
-        if len(tried) < HOPELESS or any(isinstance(r.outcome, Measured) for r in tried):
+        ran = any(isinstance(record.outcome, Measured | Dominated) for record in tried)
+        if ran or len(tried) < HOPELESS:
             return ""
         reasons = ", ".join(f"{reason} ({n})" for reason, n in failures(tried).most_common())
         return f"none of the first {len(tried)} trials gave a result: {reasons}"
