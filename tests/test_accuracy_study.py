@@ -21,8 +21,9 @@ from tuner.job import Workload
 from tuner.pools.inline import InlinePool
 from tuner.records import Faulted, Measured, Measurement, TrialRecord
 from tuner.results import load_results
-from tuner.runner import Surroundings, make_store
+from tuner.runner import make_store
 from tuner.study import StudySpec
+from tuner.surroundings import Surroundings
 
 #: kv_cache_dtype -> how far a token's logprob is off on this engine.
 OFF = {"auto": 0.0, "fp8": 0.04, "fp8_e5m2": 0.5}

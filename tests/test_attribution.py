@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import optuna
@@ -12,15 +13,22 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.study_case import load
+from tuner import explain
+from tuner.again import Again
 from tuner.attribution import Changed, Plan, attribute, differences, minimal_config, without
+from tuner.beforehand import ends
 from tuner.cli import app
 from tuner.config import EngineConfig
+from tuner.demotion import ATTRIBUTE
+from tuner.engines.simulated_costs import DEFAULTS
 from tuner.explain import explain_study, reaching
 from tuner.objectives import Objective
 from tuner.records import Infeasible, Measured, Measurement, TrialRecord
-from tuner.results import load_results
-from tuner.runner import Surroundings, ends, run_study
+from tuner.results import load_results, open_store
+from tuner.runner import run_study
 from tuner.store import sqlite_url
+from tuner.study import StudySpec
+from tuner.surroundings import Surroundings
 
 UP, DOWN = Objective("saturated.output_tokens_per_s", True), Objective("paced.e2e.p99", False)
 WINNER = EngineConfig("m", {"a": 1, "b": 2, "c": {"d": 3}, "e": 5})
@@ -226,6 +234,27 @@ def test_a_small_budget_looks_at_the_first_knobs_and_a_larger_one_goes_on(
     more = load_results(tmp_path / "results").attribution
     assert more is not None
     assert set(more.may_go) == {"max_num_seqs", "scheduling_policy"}
+
+
+def test_a_knob_that_measures_otherwise_live_is_not_changed_live(
+    studied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(studied, tmp_path / "results")
+    found = {"max_num_seqs": 1.25}
+    open_store(tmp_path / "results").study.set_user_attr(ATTRIBUTE, found)
+    used: list[Again] = []
+
+    def measured(spec: StudySpec, around: Surroundings, again: Again) -> str:
+        used.append(again)
+        return "done"
+
+    monkeypatch.setattr(explain, "temperatures", lambda spec, checker: {"max_num_seqs": "hot"})
+    monkeypatch.setattr(explain, "checking", lambda spec, cache: nullcontext(object()))
+    monkeypatch.setattr(explain, "refusing", lambda checker, workload: lambda config: None)
+    monkeypatch.setattr(explain, "defaults", lambda base, names, checker: DEFAULTS)
+    monkeypatch.setattr(explain, "measure_again", measured)
+    explain_study(load(tmp_path, **PLANTED), Surroundings(tmp_path / "results"))
+    assert used[0].warmth == {"max_num_seqs": "warm"}
 
 
 def test_one_live_engine_reaches_the_defaults_beyond_the_space(tmp_path: Path) -> None:

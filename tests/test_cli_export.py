@@ -15,7 +15,8 @@ from tuner.cli import app
 from tuner.config import EngineConfig
 from tuner.exports import write
 from tuner.presets import Preset
-from tuner.runner import Surroundings, run_study
+from tuner.runner import run_study
+from tuner.surroundings import Surroundings
 from tuner.validity import model_digest
 
 

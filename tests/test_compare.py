@@ -20,8 +20,9 @@ from tuner.finish import write_all
 from tuner.machine import Gpu
 from tuner.records import Faulted, Measured, Measurement, TrialRecord
 from tuner.results import StudyResults, load_results, open_store, stored
-from tuner.runner import Surroundings, run_study
+from tuner.runner import run_study
 from tuner.study import load_study
+from tuner.surroundings import Surroundings
 from tuner.tune import StopRequest
 
 UP, DOWN = "saturated.output_tokens_per_s", "paced.e2e.p99"

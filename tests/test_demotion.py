@@ -25,7 +25,8 @@ from tuner.job import Deadlines, Job, Workload
 from tuner.objectives import Objective, scores
 from tuner.records import Measured, TrialRecord
 from tuner.results import load_results
-from tuner.runner import Surroundings, run_study
+from tuner.runner import run_study
+from tuner.surroundings import Surroundings
 from tuner.trace import Trace
 
 OBJECTIVES = (Objective("saturated.output_tokens_per_s", True), Objective("paced.e2e.p99", False))

@@ -48,6 +48,8 @@ RANKS = {
     "replay": 6,
     "patience": 7,
     "knowledge": 10,
+    "surroundings": 10,
+    "beforehand": 10,
     "accuracy": 4,
     "accuracy_job": 7,
     "accuracy_study": 10,

@@ -7,6 +7,7 @@ import pytest
 
 from tests.study_case import load
 from tuner import machine
+from tuner.beforehand import checking, predicting, refusing
 from tuner.config import EngineConfig
 from tuner.engines.simulated import SimulatedCosts, SimulatedLauncher
 from tuner.evaluate import evaluate
@@ -14,7 +15,6 @@ from tuner.job import Job
 from tuner.pools.inline import InlinePool
 from tuner.preview import Preview, preview
 from tuner.records import Infeasible, Measured
-from tuner.runner import checking, predicting, refusing
 from tuner.store import Store, sqlite_url
 from tuner.strategies.plain import Plain
 from tuner.study import StudySpec

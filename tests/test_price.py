@@ -11,9 +11,10 @@ from tuner.price import THROUGHPUT, priced
 from tuner.records import Faulted, Infeasible, Measured, Measurement
 from tuner.report_text import quantity, title
 from tuner.results import load_results
-from tuner.runner import Surroundings, run_study
+from tuner.runner import run_study
 from tuner.study import load_study
 from tuner.study_sections import Price
+from tuner.surroundings import Surroundings
 
 PRICE = Price(3.6, "EUR")
 

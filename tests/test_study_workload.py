@@ -12,9 +12,10 @@ from tuner.errors import StudyError
 from tuner.events import Notice
 from tuner.job import Slo
 from tuner.preview import preview
-from tuner.runner import Surroundings, run_study
+from tuner.runner import run_study
 from tuner.study import load_workload
 from tuner.study_workload import workload_warnings
+from tuner.surroundings import Surroundings
 
 ROWS = [
     {"t_us": 100_000 * i, "in_tok": 16 + i, "out_tok": 4, "session": i // 2} for i in range(100)

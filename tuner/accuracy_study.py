@@ -13,8 +13,9 @@ from tuner.job import Workload
 from tuner.pools import Pool
 from tuner.records import Measured, TrialRecord
 from tuner.results import load_results, open_store
-from tuner.runner import Surroundings, make_pool
+from tuner.runner_pool import make_pool
 from tuner.study import StudySpec
+from tuner.surroundings import Surroundings
 from tuner.tune import POLL_S
 
 EVALUATE = "tuner.accuracy_job:score_job"

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tuner.beforehand import refusing
 from tuner.config import EngineConfig, Json
 from tuner.confirm import finalists
 from tuner.confirm import study_name as confirming
 from tuner.demotion import ATTRIBUTE, demoted, notice
 from tuner.job import Workload
 from tuner.results import load_results, open_store
-from tuner.runner import Parts, Surroundings, make_loop, make_pool, make_store, refusing
+from tuner.runner import Parts, make_loop, make_store
+from tuner.runner_pool import make_pool
 from tuner.strategies.repeats import Repeats
 from tuner.study import StudySpec
 from tuner.study_sections import Budget
+from tuner.surroundings import Surroundings
 
 
 def confirm_study(spec: StudySpec, around: Surroundings) -> str:

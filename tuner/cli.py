@@ -287,17 +287,12 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Say what is installed, missing or broken, or what went wrong in a study, and what to do."""
-    from tuner import doctor as looks
-    from tuner.doctor_results import diagnose_results
+    from tuner.cli_doctor import doctor_command
+    from tuner.doctor import Targets
 
     with errors_as_exit_codes():
-        targets = looks.Targets(results=results, port=port)
-        findings = diagnose_results(study) if study else looks.diagnose(targets)
-        if as_json:
-            print_json(looks.to_json(findings))
-        else:
-            out.print(looks.render(findings))
-    raise typer.Exit(1 if looks.worst(findings) == "error" else 0)
+        code = doctor_command(study, Targets(results=results, port=port), as_json)
+    raise typer.Exit(code)
 
 
 def _command() -> str:

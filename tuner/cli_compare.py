@@ -13,9 +13,9 @@ from tuner.compare_files import to_json, write
 from tuner.errors import Problem, StudyError
 from tuner.report_text import differences, number, quantity, settings_text, title
 from tuner.results import load_results
-from tuner.runner import Surroundings
 from tuner.signals import interruptible
 from tuner.study_sections import KINDS
+from tuner.surroundings import Surroundings
 from tuner.tune import StopRequest
 
 _VERDICTS = {

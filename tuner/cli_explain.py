@@ -10,9 +10,9 @@ from tuner.cli_run import watching
 from tuner.explain import explain_study
 from tuner.finish import write_all
 from tuner.results import load_results
-from tuner.runner import Surroundings
 from tuner.signals import interruptible
 from tuner.study import load_study
+from tuner.surroundings import Surroundings
 from tuner.tune import StopRequest
 
 #: Runs where neither the study nor the user says how many.

@@ -23,9 +23,10 @@ from tuner.report_failures import KINDS, failures
 from tuner.report_table import front_table
 from tuner.report_text import seconds
 from tuner.results import StudyResults, load_results
-from tuner.runner import Surroundings, run_study
+from tuner.runner import run_study
 from tuner.signals import interruptible
 from tuner.study import load_study
+from tuner.surroundings import Surroundings
 from tuner.tune import StopRequest
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from tuner.again import Again, measure_again
+from tuner.beforehand import checking, refusing, temperatures
 from tuner.compare_sides import Side, drift, sides
 from tuner.errors import Problem, StudyError
 from tuner.intervals import (
@@ -24,8 +25,8 @@ from tuner.intervals import (
 )
 from tuner.records import Faulted, Infeasible, Measured, TrialRecord
 from tuner.results import load_results, open_store, stored
-from tuner.runner import Surroundings, checking, refusing, temperatures
 from tuner.study import StudySpec, load_study
+from tuner.surroundings import Surroundings
 
 #: Shown besides the study's objectives and constraints, where measured. True: more is better.
 METRICS: Mapping[str, bool] = {

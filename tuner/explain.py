@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 
 from tuner.again import Again, measure_again
 from tuner.attribution import Changed, Plan, differences
+from tuner.beforehand import checking, ends, refusing, temperatures
 from tuner.config import EngineConfig
+from tuner.demotion import cooled
 from tuner.errors import Problem, StudyError
 from tuner.knobs import ChoiceDomain
 from tuner.minimal import defaults
 from tuner.presets import Preset, is_baseline
 from tuner.results import StudyResults, load_results
 from tuner.results_attribution import study_name
-from tuner.runner import Surroundings, checking, ends, refusing, temperatures
 from tuner.study import StudySpec
+from tuner.surroundings import Surroundings
 from tuner.tune import Check
 
 #: The winner itself and one knob: less explains nothing.
@@ -33,7 +35,7 @@ def explain_study(spec: StudySpec, around: Surroundings) -> str:
     winner = choose_winner(results, spec.attribution.preset)
     if winner is None:
         return "nothing to explain"
-    setting = _setting(spec, around, winner)
+    setting = _setting(spec, around, winner, results)
     plan = setting.plan
     if not plan.changed:
         return "the winner is what vLLM takes anyway"
@@ -99,10 +101,13 @@ class _Setting:
     warmth: Mapping[str, str]
 
 
-def _setting(spec: StudySpec, around: Surroundings, winner: Preset) -> _Setting:
+def _setting(
+    spec: StudySpec, around: Surroundings, winner: Preset, results: StudyResults
+) -> _Setting:
     names = [*spec.space.names, *(n for n in spec.space.fixed if n not in spec.base.args)]
     with checking(spec, around.cache) as checker:
         warmth = {} if checker is None else temperatures(spec, checker)
+        warmth = cooled(warmth, results.demoted, around.say)
         refuse = refusing(checker, spec.held_out() or spec.workload())
         changed, same = differences(names, winner.config, defaults(spec.base, names, checker))
         ordered = sorted(changed, key=lambda one: warmth.get(one.knob, "cold") != "hot")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tuner.beforehand import checking, known_good, predicting, refusing, temperatures
 from tuner.calibration import Memory
 from tuner.config import EngineConfig, Json
 from tuner.feasible import Refused, look, points, reasons, suggestions
@@ -17,7 +18,7 @@ from tuner.knobs import ChoiceDomain, FloatDomain, Knob, Point
 from tuner.preview_memory import answers
 from tuner.records import Infeasible
 from tuner.results import load_results
-from tuner.runner import checking, known_good, predicting, refusing, searching, temperatures
+from tuner.runner import searching
 from tuner.store import Store, sqlite_url
 from tuner.strategies.expected import expected
 from tuner.strategies.plain import KnownGood

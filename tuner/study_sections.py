@@ -14,7 +14,6 @@ from typing import Annotated, Any, ClassVar, TypeVar, Union
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
 from tuner import study_values as values
-from tuner.config import Json
 from tuner.job import MEASURES, REPLAYS, Deadlines
 from tuner.yaml_file import At, Tree, nearest
 
@@ -36,21 +35,11 @@ Share = Annotated[float, BeforeValidator(values.bounded(values.real, at_least=0,
 Part = Annotated[float, BeforeValidator(values.bounded(values.real, at_least=0, at_most=0.9))]
 
 KINDS = ("vllm", "server", "simulated")
-_STRATEGY = "priced"
 SAMPLERS = ("tpe", "random", "qmc", "gp", "nsga2", "grid")
 
 
 def _words(*words: str) -> Any:
     return Annotated[str, BeforeValidator(values.one_of(*words))]
-
-
-def _strategy(value: Json) -> str:
-    """Return the name of a strategy; the table of all of them takes a second to import."""
-    if value == _STRATEGY:
-        return _STRATEGY
-    from tuner.strategies.table import STRATEGIES
-
-    return values.one_of(*STRATEGIES)(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +57,7 @@ class StrategySection:
     """What proposes configurations. ``startup``: trials before the sampler's model takes over."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
-    name: Annotated[str, BeforeValidator(_strategy)] = _STRATEGY
+    name: Annotated[str, BeforeValidator(values.strategy)] = values.STRATEGY
     sampler: _words(*SAMPLERS) = "tpe"  # type: ignore[valid-type]
     seed: Natural = 0
     startup: Natural | None = None

@@ -19,6 +19,8 @@ SUFFIXES = {
 }
 #: The largest whole number that a float, and so a storage, holds exactly.
 LARGE = 2**53
+#: The strategy of a study that names none: ``strategies.table.DEFAULT``.
+STRATEGY = "priced"
 _WITH_SUFFIX = re.compile(r"([+-]?\d[\d_]{0,30}(?:\.\d{1,30})?)([kmgtKMGT]i?)")
 #: What YAML 1.1 takes for a boolean and YAML 1.2 for text.
 _ON = {"on", "yes", "y"}
@@ -201,3 +203,12 @@ def one_of(*words: str) -> Callable[[Json], str]:
         raise ValueError(f"needs one of {', '.join(words)}; found {show(value)}.{near}")
 
     return check
+
+
+def strategy(value: Json) -> str:
+    """Return the name of a strategy; the table of all of them takes a second to import."""
+    if value == STRATEGY:
+        return STRATEGY
+    from tuner.strategies.table import STRATEGIES
+
+    return one_of(*STRATEGIES)(value)

@@ -25,6 +25,7 @@ import ray
 from ray import tune
 from ray.tune.search.optuna import OptunaSearch
 
+from tuner.beforehand import checking, temperatures
 from tuner.config import Json
 from tuner.engines.simulated import SimulatedLauncher
 from tuner.engines.simulated_costs import HOT, SimulatedCosts
@@ -37,10 +38,11 @@ from tuner.pools.spec import HostSpec
 from tuner.pools.worker import Place, SlotWorker
 from tuner.records import Cost, Faulted, Infeasible, Measured, Outcome
 from tuner.rules import broken
-from tuner.runner import CACHE, checking, host_spec, on_gpus, temperatures
+from tuner.runner_pool import host_spec
 from tuner.store import distribution, to_point
 from tuner.strategies.plain import SAMPLERS
 from tuner.study import StudySpec, load_study
+from tuner.surroundings import CACHE, on_gpus
 
 _STOP_S = 10.0
 

@@ -9,9 +9,10 @@ from tests.study_case import load
 from tuner.knobs import SearchSpace
 from tuner.preview import preview
 from tuner.results import load_results
-from tuner.runner import Surroundings, run_study
+from tuner.runner import run_study
 from tuner.strategies import Search
 from tuner.strategies.expected import expected
+from tuner.surroundings import Surroundings
 
 HOT_ONLY = SearchSpace(tuple(case.SPACE[n] for n in sorted(case.HOT)), rules=case.SPACE.rules)
 
