@@ -15,6 +15,7 @@ from tuner.config import EngineConfig
 from tuner.evaluate import evaluate
 from tuner.job import Job, Slo, Workload
 from tuner.records import Measured, Measurement
+from tuner.results_requests import requests_frame
 from tuner.trace import Ragged, Trace
 
 
@@ -176,6 +177,9 @@ def test_a_bound_that_no_load_meets_leaves_the_capacity_out_and_says_why(tmp_pat
     assert found.absent["capacity.requests_per_s"] == (
         "even at 0.0625 of the recorded rate the SLO does not hold"
     )
+    requests = requests_frame(tmp_path / "requests.parquet")
+    assert (requests["measure"] == "capacity").all()
+    assert requests["ttft_s"].min() > 0.05
 
 
 def test_a_trace_too_short_to_find_the_limit_says_so(tmp_path: Path) -> None:
@@ -197,6 +201,7 @@ def test_without_bounds_or_duration_there_is_none(tmp_path: Path) -> None:
     assert "no bounds" in capacity(tmp_path, slo=Slo()).absent["capacity.rate_scale"]
     at_once = Trace.build(np.zeros(9), np.full(9, 4), np.ones(9, np.int32))
     assert "at once" in capacity(tmp_path, trace=at_once).absent["capacity.rate_scale"]
+    assert not (tmp_path / "requests.parquet").exists()  # no empty table
 
 
 def test_sessions_start_faster_and_users_think_as_long(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tuner.job import Deadlines, Job, Rivals, Slo, Workload
 from tuner.objectives import Constraint, Objective, scores
 from tuner.pools.inline import InlinePool
 from tuner.records import Cost, Dominated, Faulted, Measured, Outcome, TrialRecord
+from tuner.results_requests import requests_frame
 from tuner.store import Store, sqlite_url
 from tuner.strategies.plain import KnownGood, Plain
 from tuner.trace import Trace
@@ -193,6 +194,8 @@ def test_a_broken_engine_is_no_slow_one(tmp_path: Path) -> None:
     outcome, _ = measured(replace(slow_job(tmp_path), config=config))
     assert isinstance(outcome, Faulted)
     assert outcome.reason == "too_many_errors"
+    errors = requests_frame(tmp_path / "requests.parquet")["error"]
+    assert errors.str.startswith("rejected").all()
 
 
 def test_what_breaks_a_constraint_is_told_as_that_and_never_as_a_value(tmp_path: Path) -> None:
@@ -254,6 +257,29 @@ workload:
 budget: {trials: 4}
 confirm: {members: 0}
 """
+
+
+#: fp8 is faster in everything; it comes first, so that the other one loses against it.
+FP8 = """
+name: case
+model: {name: org/model}
+engine: {kind: simulated, options: {step_s: 0.01}}
+space: {knobs: {quantization: {choice: [fp8, null]}}}
+workload:
+  synthetic: {requests: 100, rate_per_s: 30, prompt_tokens: 500, output_tokens: 60}
+  warmup: {requests: 0}
+budget: {trials: 2}
+confirm: {members: 0}
+"""
+
+
+@pytest.mark.parametrize(("accuracy", "dominated"), [("{}", 1), ("{max_logprob_drift: 0.1}", 0)])
+def test_what_the_accuracy_guard_may_drop_ends_no_trial_early(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], accuracy: str, dominated: int
+) -> None:
+    (tmp_path / "study.yaml").write_text(f"{FP8}accuracy: {accuracy}\n")
+    run_command(tmp_path / "study.yaml", tmp_path / "out", (), True, "tuner run")
+    assert json.loads(capsys.readouterr().out)["trials"]["dominated"] == dominated
 
 
 def test_a_study_says_what_early_ends_saved_and_can_do_without_them(

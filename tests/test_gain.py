@@ -5,7 +5,7 @@ import pytest
 from tests.strategies import case
 from tuner.config import EngineConfig
 from tuner.gain import gain
-from tuner.records import Cost, Infeasible, Measured, Measurement, TrialRecord
+from tuner.records import Cost, Dominated, Infeasible, Measured, Measurement, TrialRecord
 
 
 def trial(cost: Cost, runs: bool = True) -> TrialRecord:
@@ -35,6 +35,14 @@ def test_a_failed_start_costs_but_counts_neither_as_a_trial_nor_as_a_mean() -> N
     assert found.trials_per_hour == found.with_restarts == pytest.approx(3600 / 40)
     assert found.to_json()["factor"] == 1
     assert "no live change; 90 trials per hour" in str(found)
+
+
+def test_the_start_of_a_trial_that_was_stopped_early_is_one_of_the_starts() -> None:
+    cost = Cost(start_s=50, replay_s=2)
+    stopped = TrialRecord(0, EngineConfig("m"), {}, Dominated({}), cost=cost)
+    found = gain([trial(Cost(start_s=30, replay_s=8)), stopped])
+    assert found is not None
+    assert found.start_s == 40
 
 
 def test_nothing_measured_gained_nothing() -> None:

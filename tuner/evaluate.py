@@ -63,7 +63,8 @@ class _Spent:
 async def evaluate(job: Job, launcher: Launcher, on_phase: OnPhase) -> tuple[Outcome, Cost]:
     """Run a job to its outcome. Never raises for what goes wrong in the trial itself.
 
-    Leaves ``engine.log``, ``requests.parquet`` and ``measurement.json`` in the job's directory.
+    Leaves in the job's directory ``engine.log``, ``requests.parquet`` once there is a whole replay,
+    and ``measurement.json`` where it was measured.
     """
     spent = _Spent()
     began = asyncio.get_running_loop().time()
@@ -124,7 +125,10 @@ async def _outcome(job: Job, launcher: Launcher, phases: _Phases, spent: _Spent)
         bench = Bench(job, engine, _prompts(job, engine, "measured"), Path(live.get("log", log)))
         phases("warm-up")
         await _warm_up(job, engine)
-        dominated = await _measured(bench, phases, spent)
+        try:
+            dominated = await _measured(bench, phases, spent)
+        finally:  # what broke is looked for in them, too
+            _write_requests(directory, bench.found.records)
         spent.saved_s = bench.found.saved_s
         facts = {
             **engine.facts,
@@ -134,7 +138,6 @@ async def _outcome(job: Job, launcher: Launcher, phases: _Phases, spent: _Spent)
             "prompts": bench.prompts.recipe,
         }
         phases("stopping engine")
-    _write_requests(directory, bench.found.records)
     if dominated is not None:
         return dominated
     measurement = _measurement(bench.found, facts)
@@ -205,4 +208,5 @@ async def _warm_up(job: Job, engine: Engine) -> None:
 
 def _write_requests(directory: Path, records: Sequence[tuple[str, int, RequestRecord]]) -> None:
     rows = [{"measure": m, "repeat": n, **asdict(record)} for m, n, record in records]
-    pq.write_table(pa.Table.from_pylist(rows), directory / "requests.parquet")
+    if rows:
+        pq.write_table(pa.Table.from_pylist(rows), directory / "requests.parquet")

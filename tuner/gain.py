@@ -56,10 +56,10 @@ def gain(records: Sequence[TrialRecord]) -> Gain | None:
     costs = [record.cost for record in records]
     per_gpu = any(cost.gpus for cost in costs)
     spent = sum(cost.gpu_s if per_gpu else cost.total_s for cost in costs)
-    measured = sum(isinstance(record.outcome, Measured | Dominated) for record in records)
-    if not measured or spent <= 0:
+    ran = [record for record in records if isinstance(record.outcome, Measured | Dominated)]
+    if not ran or spent <= 0:
         return None
-    started = [r.cost.start_s for r in records if r.cost.start_s > 0 and r.scores is not None]
+    started = [r.cost.start_s for r in ran if r.cost.start_s > 0]
     live = [cost for cost in costs if cost.reconfigure_s > 0]
     start_s = float(np.mean(started)) if started else None
     saved = sum(
@@ -71,6 +71,6 @@ def gain(records: Sequence[TrialRecord]) -> Gain | None:
         start_s,
         float(np.mean([cost.reconfigure_s for cost in live])) if live else None,
         per_gpu,
-        3600 * measured / spent,
-        3600 * measured / (spent + saved),
+        3600 * len(ran) / spent,
+        3600 * len(ran) / (spent + saved),
     )

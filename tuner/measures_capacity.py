@@ -41,8 +41,9 @@ async def measure_capacity(bench: Bench, repeat: int) -> None:
     search = Search(probe, LOWEST_SCALE, highest)
     answer = await search.run(_first_scale(bench))
     _report(bench, answer, replays)
-    if answer.best is not None:
-        kept = replays[answer.best.scale]
+    scale = answer.failed_at if answer.best is None else answer.best.scale
+    if scale is not None:
+        kept = replays[scale]
         found.records += [("capacity", repeat, record) for record in kept]
 
 
