@@ -52,9 +52,9 @@ async def replay_shared(
     Several clients are not stopped early: the judge is told of every record afterwards. Raises
     EngineFault("client_lost") where a client's process ended before it had answered.
     """
-    parts = parted(plan.requests, engine.clients) if isinstance(engine, Shared) else []
-    if not isinstance(engine, Shared) or len(parts) < 2:
+    if not isinstance(engine, Shared) or engine.clients < 2:
         return await replay(engine, plan, prompts, deadlines, judge)
+    parts = parted(plan.requests, engine.clients)
     door = engine.door()
     shares = [_Part(door, replace(plan, requests=part), prompts, deadlines) for part in parts]
     with _running(shares) as clients:
