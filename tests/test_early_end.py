@@ -19,9 +19,13 @@ from tuner.job import Deadlines, Job, Rivals, Slo, Workload
 from tuner.objectives import Constraint, Objective, scores
 from tuner.pools.inline import InlinePool
 from tuner.records import Cost, Dominated, Faulted, Measured, Outcome, TrialRecord
+from tuner.results import load_results
 from tuner.results_requests import requests_frame
+from tuner.runner import run_study
 from tuner.store import Store, sqlite_url
 from tuner.strategies.plain import KnownGood, Plain
+from tuner.study import load_study
+from tuner.surroundings import Surroundings
 from tuner.trace import Trace
 from tuner.tune import front
 
@@ -259,6 +263,7 @@ confirm: {members: 0}
 """
 
 
+DEFAULT, OWN = "baseline: vllm serve defaults", "baseline: mine"
 #: fp8 is faster in everything; it comes first, so that the other one loses against it.
 FP8 = """
 name: case
@@ -271,6 +276,19 @@ workload:
 budget: {trials: 2}
 confirm: {members: 0}
 """
+
+
+@pytest.mark.parametrize(("trials", "labels"), [(2, ["", ""]), (4, [DEFAULT, OWN, ""])])
+def test_a_simulated_study_has_baselines_where_the_budget_has_room_for_them(
+    tmp_path: Path, trials: int, labels: list[str]
+) -> None:
+    own = "baselines: [{name: mine, args: {max-num-seqs: 8}}]\n"
+    (tmp_path / "study.yaml").write_text(FP8 + own)
+    run_study(
+        load_study(tmp_path / "study.yaml", [f"budget.trials={trials}"]), Surroundings(tmp_path)
+    )
+    records = load_results(tmp_path).records
+    assert [record.config.label for record in records] == labels
 
 
 @pytest.mark.parametrize(("accuracy", "dominated"), [("{}", 1), ("{max_logprob_drift: 0.1}", 0)])

@@ -78,6 +78,22 @@ def known_good(spec: StudySpec, checker: Checker, workload: Workload) -> list[Kn
     return found
 
 
+def simulated_baselines(spec: StudySpec) -> list[KnownGood]:
+    """Return what a simulated study measures first: the simulated engine's defaults, its baselines.
+
+    None where the budget is what it takes to try every point, and has no room for them.
+    """
+    from tuner.engines.simulated_costs import DEFAULTS
+
+    named = [(f"{BASELINE} {b.name}", dict(b.arguments)) for b in spec.baselines]
+    pairs = [(DEFAULT_BASELINE, {}), *named]
+    trials, size = spec.budget.trials, spec.space.size_bound
+    if trials is not None and size is not None and size <= trials < size + len(pairs):
+        return []
+    given = {**DEFAULTS, **spec.base.args}
+    return [KnownGood(label, arguments, {**given, **arguments}) for label, arguments in pairs]
+
+
 def temperatures(spec: StudySpec, checker: Checker) -> dict[str, str]:
     """Return what a change of each knob costs on the installed vLLM: "hot", "warm" or "cold".
 

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tuner.beforehand import checking, known_good, predicting, refusing, temperatures
+from tuner.beforehand import (
+    checking,
+    known_good,
+    predicting,
+    refusing,
+    simulated_baselines,
+    temperatures,
+)
 from tuner.calibration import Memory
 from tuner.config import EngineConfig, Json
 from tuner.feasible import Refused, look, points, reasons, suggestions
@@ -99,7 +106,7 @@ def preview(spec: StudySpec, folder: Path) -> Preview:
     found, whole = points(spec, SAMPLE)
     device = stand_in(spec)
     with checking(spec, device=device) as checker:
-        known = [] if checker is None else known_good(spec, checker, workload)
+        known = known_good(spec, checker, workload) if checker else simulated_baselines(spec)
         warmth = {} if checker is None else temperatures(spec, checker)
         memory = None if checker is None else _memory(spec, checker, warmth, folder)
         looked = look(spec, found, refusing(checker, workload, memory))

@@ -9,7 +9,15 @@ from pathlib import Path
 
 from tuner import machine
 from tuner.accuracy import changes_numbers
-from tuner.beforehand import at, checking, known_good, predicting, refusing, temperatures
+from tuner.beforehand import (
+    at,
+    checking,
+    known_good,
+    predicting,
+    refusing,
+    simulated_baselines,
+    temperatures,
+)
 from tuner.config import EngineConfig, Json
 from tuner.demotion import ATTRIBUTE, cooled
 from tuner.feasible import hopeless
@@ -41,7 +49,7 @@ def run_study(spec: StudySpec, around: Surroundings) -> str:
         around.say(warning)
     with contextlib.ExitStack() as stack:
         checker = stack.enter_context(checking(spec, around.cache))
-        known = [] if checker is None else known_good(spec, checker, workload)
+        known = known_good(spec, checker, workload) if checker else simulated_baselines(spec)
         warmth = {} if checker is None else temperatures(spec, checker)
         fits = predicting(spec, checker, warmth)
         hopeless(spec, refusing(checker, workload, fits))
