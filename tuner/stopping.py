@@ -86,15 +86,15 @@ class Race:
         if self.proven is None or self.look is None:
             return ""
         what = " and ".join(
-            f"{claim.metric} cannot be better than {claim.at_best(self.look):.6g}{_unit(claim)}"
+            f"{claim.metric} cannot be better than {_value(claim, claim.at_best(self.look))}"
             for claim in self.proven.claims
         )
         ended = self.good + self.failed
         return f"{what}: certain after {ended} of {self.requests} requests"
 
 
-def _unit(claim: Claim) -> str:
-    return " s" if isinstance(claim, Slower) else ""
+def _value(claim: Claim, value: float) -> str:
+    return f"{value * 1e3:,.1f} ms" if isinstance(claim, Slower) else f"{value:.6g}"
 
 
 @dataclass(slots=True)
