@@ -218,3 +218,12 @@ def test_a_simulated_engine_and_a_cluster_elsewhere_are_not_known(
 def test_the_measured_are_not_verdicts(file: Path) -> None:
     known_at(file).on_event(ended(Measured(Measurement({}))))
     assert not file.exists()
+
+
+def test_a_machine_with_more_gpus_is_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    def here(count: int) -> str:
+        found = {"gpus": ["H200"] * count, "gpu_memory_bytes": [141 << 30] * count}
+        monkeypatch.setattr("tuner.machine.hardware", lambda: found)
+        return knowledge._device()
+
+    assert here(4) != here(8)

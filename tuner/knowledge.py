@@ -223,8 +223,9 @@ def knowing(spec: StudySpec, version: str | None, say: Callable[[str], object]) 
 
 def _device() -> str:
     here = machine.hardware()
-    if here["gpus"]:
-        return f"{here['gpus'][0]}, {here['gpu_memory_bytes'][0] / 2**30:.0f} GiB"
+    if gpus := here["gpus"]:
+        # Their number, too: what needs more of them starts where there are more.
+        return f"{len(gpus)} x {gpus[0]}, {here['gpu_memory_bytes'][0] / 2**30:.0f} GiB"
     return f"{here['cpu']}, {here['cpu_cores']} cores, {here['memory_bytes'] / 2**30:.0f} GiB"
 
 
