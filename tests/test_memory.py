@@ -1,11 +1,13 @@
 """The memory model against recorded starts on an H200, published sizes, and its own limits."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from tuner.config import Json
 from tuner.devices import GIB
+from tuner.engines import vllm_memory
 from tuner.memory import (
     Demand,
     at_once,
@@ -253,3 +255,10 @@ def test_requests_at_once_take_whole_blocks() -> None:
 def test_experts_of_a_token_count_together() -> None:
     assert shape_of(PUBLISHED["Qwen3-30B-A3B"][1]).widest == 8 * 768
     assert Shape(1, 8, 32, 1, 1, 8, 10).widest == 32
+
+
+def test_a_checkpoint_whose_layers_differ_in_bits_is_not_modelled() -> None:
+    groups = {str(bits): {"weights": {"num_bits": bits}} for bits in (8, 4)}
+    config = SimpleNamespace(quantization_config={"config_groups": groups})
+    with pytest.raises(NotModelled, match="4 and 8 bits"):
+        vllm_memory._bits(SimpleNamespace(hf_config=config))

@@ -108,6 +108,9 @@ def _bits(model: Any) -> tuple[int, int]:
     said = getattr(model.hf_config, "quantization_config", None) or {}
     said = said if isinstance(said, Mapping) else said.to_dict()
     groups = said.get("config_groups") or {}
+    widths = {int((g.get("weights") or {}).get("num_bits") or 0) for g in groups.values()}
+    if len(widths) > 1:
+        raise NotModelled(f"layers of {' and '.join(map(str, sorted(widths)))} bits")
     weights = next((g.get("weights") or {} for g in groups.values()), {})
     bits = said.get("bits") or said.get("w_bit") or weights.get("num_bits") or 0
     group = said.get("group_size") or said.get("q_group_size") or weights.get("group_size") or 0
