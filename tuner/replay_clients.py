@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -62,7 +63,7 @@ async def replay_shared(
         async with engine.away() as answered:
             start = asyncio.get_running_loop().time() + START_S
             for client in clients:
-                client.send(start)
+                _blocking(client).send(start)
             records = {record.id: record for part in await _answers(clients) for record in part}
             answered(sum(record.answered_tokens for record in records.values()))
     for record in records.values():
@@ -112,7 +113,7 @@ async def _heard(other: Connection) -> Any:
     loop.add_reader(other.fileno(), readable.set)
     try:
         await readable.wait()
-        said = other.recv()
+        said = _blocking(other).recv()
     except (EOFError, ConnectionError):
         raise EngineFault("client_lost", "a client's process ended before its replay did") from None
     finally:
@@ -132,7 +133,13 @@ def _client(parent: Connection, part: _Part) -> None:
                 said: list[RequestRecord] | EngineFault = runner.run(_replayed(parent, part))
             except EngineFault as fault:
                 said = fault
-        parent.send(said)
+        _blocking(parent).send(said)
+
+
+def _blocking(pipe: Connection) -> Connection:
+    """Undo what uvloop does to a pipe that it watches: a long message has to wait for its rest."""
+    os.set_blocking(pipe.fileno(), True)
+    return pipe
 
 
 async def _replayed(parent: Connection, part: _Part) -> list[RequestRecord]:

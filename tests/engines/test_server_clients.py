@@ -25,10 +25,12 @@ from tuner.replay import EARLY_S, Plan
 from tuner.replay_clients import replay_shared
 from tuner.trace import Request
 
+#: Per request, so many that a client's answer does not fit into a pipe.
+TOKENS = 3000
 #: Every fourth request is followed by a second turn of its session.
-FIRST = [Request(i, i * 0.02, 4, 3, session=i // 4 if i % 4 == 0 else -1) for i in range(40)]
+FIRST = [Request(i, i * 0.02, 4, TOKENS, session=i // 4 if i % 4 == 0 else -1) for i in range(40)]
 SECOND = [
-    Request(40 + i, r.arrival_s, 4, 3, session=r.session, parents=(r.id,), gap_s=0.01)
+    Request(40 + i, r.arrival_s, 4, TOKENS, session=r.session, parents=(r.id,), gap_s=0.01)
     for i, r in enumerate(FIRST[::4])
 ]
 REQUESTS = sorted([*FIRST, *SECOND], key=lambda request: request.arrival_s)
@@ -45,14 +47,14 @@ def test_clients_share_one_start_and_their_records_are_one_replay() -> None:
             records = await replay_shared(engine, Plan(REQUESTS), prompt, Deadlines())
             return records, await engine.counters()
 
-    with running(Script(first_s=0.01, step_s=0.005)) as url:
+    with running(Script(first_s=0.01, step_s=0.005, chunk=1000)) as url:
         with asyncio.Runner(loop_factory=PreciseLoop) as runner:
             records, counters = runner.run(main(url))
         with urllib.request.urlopen(f"{url}/arrivals", timeout=30) as response:
             seen = json.load(response)
     assert [record.id for record in records] == [request.id for request in REQUESTS]
     assert all(record.ok for record in records)
-    assert counters["generated_tokens"] == 3 * len(REQUESTS)
+    assert counters["generated_tokens"] == TOKENS * len(REQUESTS)
     # On the server's clock, which is ours, every request came after it was sent and before its
     # first token, whichever client sent it: one start fits them all.
     ids = [body["prompt"][0] - 10 for body in seen["bodies"]]
