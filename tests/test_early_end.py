@@ -148,7 +148,8 @@ def test_a_trial_is_stopped_at_the_second_request_that_exceeds_what_it_needs(
     assert isinstance(outcome, Dominated)
     assert outcome.bound[THROUGHPUT.metric] == pytest.approx(1.0)
     assert outcome.bound[P99.metric] == pytest.approx(5.0)
-    assert "paced.e2e.p99 cannot be better than 5,000.0 ms: certain after 10 of 100" in outcome.detail
+    proof = "paced.e2e.p99 cannot be better than 5,000.0 ms: certain after 10 of 100"
+    assert proof in outcome.detail
     paced_s = cost.replay_s - 100.0
     assert 10.0 < paced_s < 10.5
     assert cost.saved_s == pytest.approx(49.5 - paced_s)
