@@ -17,8 +17,10 @@ $(VENV)/.ready-cpu $(VENV)/.ready-gpu: pyproject.toml setup.sh
 tune: setup
 	$(BIN)/tuner run $(STUDY)
 
+# Engines and Ray need the machine for themselves; the rest runs in two processes.
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not vllm and not ray"
+	$(BIN)/python -m pytest -m "vllm or ray"
 
 lint: setup
 	$(BIN)/ruff check .

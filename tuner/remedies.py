@@ -36,6 +36,7 @@ REMEDIES = {
     "slot_not_clean": "an engine of an earlier trial did not end; end its processes and run again",
     "too_many_errors": "the engine refuses this workload; the trial's requests.parquet says why",
     "client_late": "the client could not keep the schedule: leave it a core, or lower the rate",
+    "client_lost": "one of the sending processes ended: leave it memory, or use fewer clients",
     "too_few_gpus": "lower tensor_parallel_size or pipeline_parallel_size, or add GPUs",
     "no_result": "an objective had no value; see the trial's measurement.json",
     "no_command": "install vLLM, or give engine.options.command",
