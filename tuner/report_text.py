@@ -191,8 +191,3 @@ def settings_text(settings: Mapping[str, Json]) -> str:
     """Return settings in one line; "vLLM's defaults" where there are none."""
     parts = [f"{name}={value_text(value)}" for name, value in settings.items()]
     return ", ".join(parts) or "vLLM's defaults"
-
-
-def score_texts(scores: Sequence[float], objectives: Sequence[Objective]) -> list[str]:
-    """Return scores with their units, in the objectives' order."""
-    return [quantity(s, o.metric) for s, o in zip(scores, objectives, strict=True)]
