@@ -15,7 +15,7 @@ from tuner import measures
 from tuner.config import EngineConfig
 from tuner.engines import Completion
 from tuner.engines.compilations import compiled_since
-from tuner.evaluate import evaluate
+from tuner.evaluate import WARM_UP_TOKENS, evaluate
 from tuner.intervals import mean_interval
 from tuner.job import MEASURES, Deadlines, Job, Slo, Workload
 from tuner.records import Cost, Faulted, Measured, Measurement, Outcome
@@ -41,10 +41,10 @@ class Logged(Queueing):
     log: str = ""
     at: Sequence[int] = ()
     line: str = JIT
-    asked: list[int] = field(default_factory=list)
+    asked: list[Request] = field(default_factory=list)
 
     async def generate(self, request: Request, prompt: Sequence[int]) -> Completion:
-        self.asked.append(request.id)
+        self.asked.append(request)
         if len(self.asked) in self.at:
             self.compile()
         return await super().generate(request, prompt)
@@ -92,6 +92,15 @@ def measurement(outcome: Outcome) -> Measurement:
     return outcome.measurement
 
 
+def test_the_warm_up_is_cut_short_and_the_replays_are_not(tmp_path: Path) -> None:
+    launcher = LoggedLauncher(at=[])
+    trace = Trace.build(np.arange(4) * 200_000, np.full(4, 4), np.array([8, 500, 8, 500]))
+    workload = Workload("w", trace, ("saturated",), warmup_requests=3)
+    run(replace(job(tmp_path), workload=workload), launcher)
+    asked = [r.output_tokens for r in launcher.engines[0].asked]  # type: ignore[attr-defined]
+    assert asked == [8, WARM_UP_TOKENS, 8, *trace.output_tokens]
+
+
 def test_every_measure_is_in_the_table() -> None:
     assert tuple(measures.MEASURES) == MEASURES
 
@@ -125,7 +134,8 @@ def test_kernels_compiled_again_and_again_make_the_measurement_invalid(tmp_path:
 def test_a_live_engine_is_warmed_up_for_each_job_too(tmp_path: Path) -> None:
     launcher = LoggedLauncher(live=True)
     outcome, cost = run(job(tmp_path), launcher)
-    assert launcher.engines[0].asked[:6] == [0, 1, 2, 0, 1, 2]  # type: ignore[attr-defined]
+    asked = [request.id for request in launcher.engines[0].asked]  # type: ignore[attr-defined]
+    assert asked[:6] == [0, 1, 2, 0, 1, 2]
     assert (cost.start_s, cost.reconfigure_s) == (0.0, 1.0)
     assert isinstance(outcome, Measured)
 

@@ -8,7 +8,7 @@ import json
 import statistics
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,6 +36,10 @@ from tuner.traces.tokens import TokenSource
 from tuner.uncertainty import over_replays
 
 OnPhase = Callable[[str], None]
+
+#: Tokens after which an answer of the warm-up ends: every further step would repeat the last one,
+#: and the longest answer of a trace takes as long as a replay.
+WARM_UP_TOKENS = 32
 
 
 @dataclass(slots=True)
@@ -200,9 +204,11 @@ def _prompts(job: Job, engine: Engine, scope: str) -> TokenSource:
 
 
 async def _warm_up(job: Job, engine: Engine) -> None:
-    """Replay the first requests at once, with prompts that no measured request shares."""
-    rows = range(min(job.workload.warmup_requests, len(job.workload.trace)))
-    plan = Plan([job.workload.trace[row] for row in rows], paced=False, partly_open=False)
+    """Replay the first requests at once, cut short; no measured request shares a prompt."""
+    trace = job.workload.trace
+    asked = [trace[row] for row in range(min(job.workload.warmup_requests, len(trace)))]
+    short = [replace(r, output_tokens=min(r.output_tokens, WARM_UP_TOKENS)) for r in asked]
+    plan = Plan(short, paced=False, partly_open=False)
     await replay(engine, plan, _prompts(job, engine, "warmup").prompt, job.deadlines)
 
 

@@ -23,15 +23,27 @@ class Slo:
     """Latency bounds in seconds, by SLO class and metric: ``{"default": {"ttft": 0.5}}``.
 
     Metrics: ttft, tpot, itl (the request's largest gap), e2e. ``attainment`` is the share of
-    requests that must meet every bound.
+    requests that must meet every bound. ``percentiles`` bound what is reported of a whole replay,
+    all classes together: ``{"p99": {"itl": 0.025}}``; only the capacity looks at these.
     """
 
     bounds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     attainment: float = 0.99
+    percentiles: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def of(self, slo_class: str) -> Mapping[str, float]:
         """Return the bounds of a class; a class without its own has those of "default"."""
         return self.bounds.get(slo_class, self.bounds.get("default", {}))
+
+    @property
+    def bounded(self) -> bool:
+        """Whether anything is bounded at all."""
+        return any(self.bounds.values()) or any(self.percentiles.values())
+
+    def longest(self, *metrics: str) -> float | None:
+        """Return the longest bound on any of these metrics, None where none is bounded."""
+        every = [*self.bounds.values(), *self.percentiles.values()]
+        return max((b[name] for b in every for name in metrics if name in b), default=None)
 
     def allowed_misses(self, requests: int) -> int:
         """Return how many of so many requests may miss a bound."""
@@ -46,7 +58,7 @@ class Workload:
     trace: Trace
     measures: tuple[str, ...] = REPLAYS
     slo: Slo = field(default_factory=Slo)
-    #: Requests of the discarded warm-up after an engine start; their prompts are disjoint.
+    #: Requests of the discarded warm-up before a trial's replays; their prompts are disjoint.
     warmup_requests: int = 32
     #: Requests that arrive before this time are sent but not scored (cold caches).
     lead_in_s: float = 0.0
@@ -68,6 +80,8 @@ class Workload:
                 self.lead_in_s,
                 self.sessions,
                 self.seed,
+                # Last, and only where there are any: other workloads keep the digest that they had.
+                *({name: dict(bounds)} for name, bounds in self.slo.percentiles.items()),
             ]
         )
 

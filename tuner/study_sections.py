@@ -201,11 +201,19 @@ class SloSection(Bounds):
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     attainment: Share = 0.99
     classes: dict[str, Bounds] = field(default_factory=dict)
+    p50: Bounds | None = None
+    p90: Bounds | None = None
+    p99: Bounds | None = None
+
+    def percentiles(self) -> dict[str, dict[str, float]]:
+        """Return the bounds on percentiles over all requests: name -> metric -> seconds."""
+        found = {name: getattr(self, name) for name in ("p50", "p90", "p99")}
+        return {name: bounds.seconds() for name, bounds in found.items() if bounds is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Warmup:
-    """Requests sent and discarded after an engine start."""
+    """Requests sent before the first replay of a trial and discarded, with short answers."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     requests: Natural = 32
