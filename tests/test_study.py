@@ -265,6 +265,15 @@ def test_a_password_in_the_storage_url_warns(tmp_path: Path) -> None:
     )
 
 
+def test_speculation_on_random_weights_warns(tmp_path: Path) -> None:
+    space = "{knobs: {speculative-config: {choice: {none: null, few: {method: ngram}}}}}"
+    more = {"space": space, "budget": "{trials: 2}"}
+    assert load(tmp_path, **more).warnings == ()
+    random = "{name: org/model, load_format: dummy}"
+    (warning,) = load(tmp_path, **more, model=random).warnings
+    assert "space.knobs.speculative-config (line 3): random weights" in warning
+
+
 def test_problems_of_every_file_come_at_once(tmp_path: Path) -> None:
     write(tmp_path, "knobs:\n  a: {int: [2, 1]}\n", "space.yaml")
     write(tmp_path, "synthetic: {}\nwarmup: {requests: -1}\n", "work/load.yaml")

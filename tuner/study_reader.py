@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from tuner.config import EngineConfig, Json
 from tuner.job import Deadlines
+from tuner.knobs import SearchSpace
 from tuner.study import EngineSpec, StudySpec
 from tuner.study_accuracy import AccuracySection
 from tuner.study_engine import ArgumentReader
@@ -36,6 +38,7 @@ KEYS = (
     "strategy", "confirm", "attribution", "baselines", "storage", "ray", "repeats", "early_end",
     "hardware", "price", "accuracy",
 )  # fmt: skip
+_SPECULATION = "speculative_config"
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -80,6 +83,7 @@ class StudyReader:
         if tree.problems or engine is None or space is None or workload is None or budget is None:
             return None
         self._size(space.size_bound, budget)
+        self._speculates(space, arguments)
         return StudySpec(
             base=EngineConfig(model, arguments, dict(engine.env)),
             engine=_engine(engine),
@@ -149,6 +153,15 @@ class StudyReader:
         if points is not None and budget.trials is not None and budget.trials > points:
             message = f"{budget.trials} trials, but the space has {points} points at most."
             self.warnings.append(str(self.tree.problem(("budget", "trials"), message)))
+
+    def _speculates(self, space: SearchSpace, arguments: Mapping[str, Json]) -> None:
+        """Warn of guesses that random weights make come true."""
+        if _SPECULATION in space.names and arguments.get("load_format") == "dummy":
+            message = (
+                "random weights (load_format: dummy) repeat themselves, so guesses come true far "
+                "more often than a real model's: what is gained here is not real."
+            )
+            self.warnings.append(str(self.tree.problem(self.ways[_SPECULATION], message)))
 
     def _written(self) -> dict[str, tuple[str, str]]:
         problems = {name: self.tree.problem(at, "") for name, at in self.ways.items()}
