@@ -17,7 +17,8 @@ from tests.report_case import study
 from tuner.cli import app
 from tuner.finish import write_all
 from tuner.job import Slo
-from tuner.report_latency import met_bounds
+from tuner.report_latency import Sampled, attainment, met_bounds
+from tuner.report_text import number
 from tuner.results_requests import requests_frame, token_gaps
 
 
@@ -135,3 +136,17 @@ def test_what_is_not_there_any_more_is_left_out(folder: Path, tmp_path: Path) ->
     assert 'id="latency-e2e"' not in text
     assert 'data-figure="arrivals"' not in text
     assert 'data-figure="front"' in text
+
+
+def test_percentiles_that_the_slo_bounds_stand_beside_the_shares(folder: Path) -> None:
+    file = folder / "trials" / "0" / "requests.parquet"
+    requests = requests_frame(file)
+    gaps = token_gaps(file, "paced")
+    p99 = float(np.percentile(gaps, 99))
+    sample = Sampled(0, "ours", "paced", 1, requests[requests["measure"] == "paced"], {"itl": gaps})
+    slo = Slo({}, 0.99, {"p99": {"itl": p99}, "p50": {"tpot": 1e-6}})
+    heads, ((name, cells),) = attainment([sample], slo)
+    assert name == "ours"
+    assert [head.split(" ≤")[0] for head in heads] == ["P99 ITL", "P50 TPOT"]
+    assert [met for _, met in cells] == [True, False]
+    assert cells[0][0] == f"{number(p99 * 1e3)} ms"

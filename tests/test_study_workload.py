@@ -13,7 +13,7 @@ from tuner.events import Notice
 from tuner.job import Slo
 from tuner.preview import preview
 from tuner.runner import run_study
-from tuner.study import load_workload
+from tuner.study import load_study, load_workload
 from tuner.study_workload import workload_warnings
 from tuner.surroundings import Surroundings
 
@@ -66,6 +66,38 @@ def test_bounds_in_milliseconds_become_seconds_per_class(tmp_path: Path) -> None
     )
 
 
+def test_bounds_on_percentiles_become_seconds_and_are_kept_in_the_resolved_file(
+    tmp_path: Path,
+) -> None:
+    text = (
+        "{synthetic: {requests: 9}, measures: [capacity], "
+        "slo: {p99: {itl_ms: 25, ttft_ms: 500}, p50: {e2e_ms: 2000}}}"
+    )
+    goals = "[{metric: capacity.requests_per_s, direction: maximize}]"
+    spec = load(tmp_path, workload=text, objectives=goals)
+    expected = Slo(percentiles={"p50": {"e2e": 2.0}, "p99": {"ttft": 0.5, "itl": 0.025}})
+    assert spec.workload().slo == expected
+    (tmp_path / "resolved.yaml").write_text(spec.resolved())
+    again = load_study(tmp_path / "resolved.yaml")
+    assert again.workload().slo == expected
+    assert again.workload().digest == spec.workload().digest
+
+
+def test_a_bound_on_a_percentile_makes_another_workload(tmp_path: Path) -> None:
+    def digest(slo: str) -> str:
+        text = f"{{synthetic: {{requests: 20}}, slo: {slo}}}"
+        return load(tmp_path, workload=text).workload().digest
+
+    slos = [
+        "{}",
+        "{itl_ms: 25}",
+        "{p99: {itl_ms: 25}}",
+        "{p99: {itl_ms: 26}}",
+        "{p90: {itl_ms: 25}}",
+    ]
+    assert len({digest(slo) for slo in slos}) == len(slos)
+
+
 def test_equal_workloads_have_equal_digests_and_others_do_not(tmp_path: Path) -> None:
     def digest(text: str) -> str:
         return load(tmp_path, workload=text).workload().digest
@@ -115,7 +147,7 @@ def test_a_changed_trace_file_is_read_again(tmp_path: Path) -> None:
         (
             "{synthetic: {}, measures: [capacity], slo: {attainment: 0.9}}",
             "workload.measures",
-            "capacity asks how much load an slo bears: set slo (ttft_ms, tpot_ms, ...).",
+            "capacity asks how much load an slo bears: set slo (ttft_ms, p99.itl_ms, ...).",
         ),
         (
             "{synthetic: {}, measures: [packed]}",
@@ -133,7 +165,32 @@ def test_a_changed_trace_file_is_read_again(tmp_path: Path) -> None:
             "{synthetic: {}, slo: {ttft: 3}}",
             "workload.slo.ttft",
             "unknown key. Did you mean ttft_ms? Known: ttft_ms, tpot_ms, itl_ms, e2e_ms, "
-            "attainment, classes.",
+            "attainment, classes, p50, p90, p99.",
+        ),
+        (
+            "{synthetic: {}, slo: {p99: {itl: 25}}}",
+            "workload.slo.p99.itl",
+            "unknown key. Did you mean itl_ms? Known: ttft_ms, tpot_ms, itl_ms, e2e_ms.",
+        ),
+        (
+            "{synthetic: {}, slo: {p95: {itl_ms: 25}}}",
+            "workload.slo.p95",
+            "unknown key. Did you mean p99? Known: ",
+        ),
+        (
+            "{synthetic: {}, slo: {p99: {itl_ms: -1}}}",
+            "workload.slo.p99.itl_ms",
+            "needs a number above 0, found -1.",
+        ),
+        (
+            "{synthetic: {}, slo: {p99: 25}}",
+            "workload.slo.p99",
+            "needs a mapping (key: value), found 25.",
+        ),
+        (
+            "{synthetic: {}, slo: {p99: {}}}",
+            "workload.slo.p99",
+            "bounds nothing: needs ttft_ms, tpot_ms, itl_ms or e2e_ms.",
         ),
         (
             "{synthetic: {}, slo: {classes: {chat: {itl: 3}}}}",

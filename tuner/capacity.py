@@ -10,6 +10,8 @@ import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from tuner.stopping_percentiles import Side
+
 #: The answer is at most this factor below the smallest scale that was seen to fail.
 RATIO = 1.03
 #: Most replays of one search.
@@ -26,10 +28,16 @@ class Probe:
     allowed: int
     met: int
     missed: int
+    #: Of the percentiles that the SLO bounds.
+    percentiles: tuple[Side, ...] = ()
 
     @property
     def holds(self) -> bool:
-        """Whether the wanted share of requests met every bound."""
+        """Whether the wanted share of requests met every bound, and every percentile its own."""
+        return self._enough and all(side.holds for side in self.percentiles)
+
+    @property
+    def _enough(self) -> bool:
         return self.met >= self.requests - self.allowed
 
     @property
@@ -42,12 +50,15 @@ class Probe:
         """Whether another replay would hardly say otherwise.
 
         The misses among the requests that ended, carried over to all of them, are off what is
-        allowed by more than chance (one standard deviation of a count).
+        allowed by more than chance (one standard deviation of a count). So must each percentile
+        be where all hold, and one of what does not hold where it fails.
         """
         expected = self.missed / max(self.met + self.missed, 1) * self.requests
         if self.holds:
-            return expected <= self.allowed - math.sqrt(self.allowed)
-        return expected > self.allowed + math.sqrt(self.allowed + 1)
+            few = expected <= self.allowed - math.sqrt(self.allowed)
+            return few and all(side.clear for side in self.percentiles)
+        many = expected > self.allowed + math.sqrt(self.allowed + 1)
+        return many or any(side.clear for side in self.percentiles if not side.holds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ async def measure_capacity(bench: Bench, repeat: int) -> None:
     Roots arrive faster or slower; think times inside of sessions stay as they are.
     """
     trace, slo, found = bench.job.workload.trace, bench.job.workload.slo, bench.found
-    if trace.span_s <= 0 or not any(slo.bounds.values()):
+    if trace.span_s <= 0 or not slo.bounded:
         why = "the SLO has no bounds" if trace.span_s > 0 else "all requests arrive at once"
         found.absent |= {f"capacity.{name}": why for name in metrics.CAPACITY}
         return
@@ -32,10 +32,11 @@ async def measure_capacity(bench: Bench, repeat: int) -> None:
 
     async def probe(scale: float) -> Probe:
         plan = bench.plan(scale=scale)
-        scored = sum(request.arrival_s >= plan.lead_in_s for request in plan.requests)
-        records, verdict = await bench.replayed("capacity", plan, lambda: Verdict(scored, slo))
+        scored = [request for request in plan.requests if request.arrival_s >= plan.lead_in_s]
+        records, verdict = await bench.replayed("capacity", plan, lambda: Verdict.on(scored, slo))
         replays[scale] = records
-        return Probe(scale, scored, slo.allowed_misses(scored), verdict.met, verdict.missed)
+        n, sides = len(scored), tuple(percentile.side() for percentile in verdict.watched)
+        return Probe(scale, n, slo.allowed_misses(n), verdict.met, verdict.missed, sides)
 
     highest = max(trace.span_s / _longest_bound_s(bench), LOWEST_SCALE)
     search = Search(probe, LOWEST_SCALE, highest)
@@ -49,9 +50,7 @@ async def measure_capacity(bench: Bench, repeat: int) -> None:
 
 def _longest_bound_s(bench: Bench) -> float:
     """Return the longest bound on a latency: a shorter span of arrivals shows no steady rate."""
-    bounds = bench.job.workload.slo.bounds.values()
-    longest = [b[name] for b in bounds for name in ("ttft", "e2e") if name in b]
-    return max(longest, default=1.0)
+    return bench.job.workload.slo.longest("ttft", "e2e") or 1.0
 
 
 def _first_scale(bench: Bench) -> float:

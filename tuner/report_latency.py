@@ -26,6 +26,8 @@ LATENCIES = {
 }
 #: Shares at which a distribution is drawn: every half percent, finer in the tail.
 _SHARES = np.unique(np.concatenate([np.linspace(0, 0.99, 199), np.linspace(0.99, 1, 21)]))
+#: A request's value of what an SLO bounds.
+_COLUMNS = {"ttft": "ttft_s", "tpot": "tpot_s", "itl": "itl_max_s", "e2e": "e2e_s"}
 _COLOURS = ("@front", "@base", "@start", "@good", "@bad", "@soft")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
@@ -200,11 +202,13 @@ def attainment(
     """Return the classes with bounds, and per configuration the share of each that met all of them.
 
     A share comes with whether it reaches the wanted attainment. A failed request meets nothing; a
-    latency that a request does not have (TPOT of one token) is not held against it.
+    latency that a request does not have (TPOT of one token) is not held against it. Behind them
+    stand the percentiles that the SLO bounds, over the answered requests of all classes.
     """
     classes = sorted({str(c) for sample in samples for c in sample.requests["slo_class"]})
     bounded = [name for name in classes if slo.of(name)]
-    if not bounded:
+    whole = [(q, name, s) for q, inner in slo.percentiles.items() for name, s in inner.items()]
+    if not bounded and not whole:
         return [], []
     rows = []
     for sample in samples:
@@ -214,19 +218,31 @@ def attainment(
             mine = met[sample.requests["slo_class"] == name]
             share = float(mine.mean()) if len(mine) else 0.0
             shares.append((f"{share * 100:.1f} % of {len(mine):,}", share >= slo.attainment))
+        shares += [_kept(sample, *bound) for bound in whole]
         rows.append((sample.name, shares))
     heads = [f"{name} ({_bounds_text(slo.of(name))})" for name in bounded]
-    return heads, rows
+    return [*heads, *(f"{q.upper()} {_bounds_text({name: s})}" for q, name, s in whole)], rows
+
+
+def _kept(sample: Sampled, quantile: str, metric: str, bound_s: float) -> tuple[str, bool]:
+    """Return a percentile in words, and whether it keeps its bound; no values break none."""
+    values = sample.values.get(metric)
+    if values is None:
+        good = sample.requests[sample.requests["ok"]]
+        values = good[_COLUMNS[metric]].dropna().to_numpy(float)
+    if not len(values):
+        return "–", True
+    value = float(np.percentile(values, int(quantile.removeprefix("p"))))
+    return f"{number(value * 1e3)} ms", value <= bound_s
 
 
 def met_bounds(requests: pd.DataFrame, slo: Slo) -> pd.Series[bool]:
     """Return, per request, whether it succeeded and met every bound of its class."""
-    columns = {"ttft": "ttft_s", "tpot": "tpot_s", "itl": "itl_max_s", "e2e": "e2e_s"}
     met = requests["ok"].copy()
     for name in requests["slo_class"].unique():
         mine = requests["slo_class"] == name
         for metric, bound in slo.of(str(name)).items():
-            met &= ~(mine & (requests[columns[metric]] > bound))
+            met &= ~(mine & (requests[_COLUMNS[metric]] > bound))
     return met
 
 

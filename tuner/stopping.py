@@ -26,6 +26,8 @@ from tuner.claims import (
 from tuner.job import Rivals, Slo
 from tuner.objectives import Constraint, Objective
 from tuner.records import RequestRecord
+from tuner.stopping_percentiles import Watched, watched
+from tuner.trace import Request
 
 
 @dataclass(slots=True)
@@ -99,12 +101,19 @@ def _value(claim: Claim, value: float) -> str:
 
 @dataclass(slots=True)
 class Verdict:
-    """A judge of one question: do enough requests of a replay meet the SLO? Ends it when known."""
+    """A judge of one question: does a replay keep the SLO? Ends it when known."""
 
     requests: int
     slo: Slo
+    #: Bounds on percentiles: all of them must be kept too.
+    watched: Sequence[Watched] = ()
     met: int = 0
     missed: int = 0
+
+    @classmethod
+    def on(cls, scored: Sequence[Request], slo: Slo) -> Verdict:
+        """Return the judge of a replay of these requests."""
+        return cls(len(scored), slo, watched(scored, slo))
 
     def take(self, record: RequestRecord) -> None:
         """Take note of a request that has ended."""
@@ -112,15 +121,20 @@ class Verdict:
             good = metrics.meets(record, self.slo)
             self.met += good
             self.missed += not good
+            for percentile in self.watched:
+                percentile.take(record)
 
     def decided(self, now_s: float, open: Collection[RequestRecord]) -> bool:
-        """Whether enough requests have met, or too many missed."""
+        """Whether enough requests have met and percentiles hold, or too many missed or one not."""
         look = Look(now_s, self.requests, 0, 0, [r for r in open if r.scored])
         allowed, late = self.slo.allowed_misses(self.requests), too_late(look, self.slo)
         if self.missed + late > allowed:
             self.missed += late
             return True
-        return self.met >= self.requests - allowed
+        if any(percentile.fails(look, allowed) for percentile in self.watched):
+            return True
+        enough = self.met >= self.requests - allowed
+        return enough and all(percentile.holds() for percentile in self.watched)
 
 
 def proofs(rivals: Rivals, known: Mapping[str, float], requests: int, slo: Slo) -> list[Proof]:

@@ -116,7 +116,8 @@ def _check_measured(tree: Tree, at: At, metric: str, workload: WorkloadSpec | No
         tree.report(at, f"{metric} needs the study's price: {{gpu_hour: ..., currency: USD}}.")
     slo = workload.section.slo
     if name in _NEEDS_SLO and not (slo.seconds() or slo.classes):
-        tree.report(at, f"{metric} counts requests within the SLO, and the workload has no slo.")
+        which = "bounds only percentiles in its slo" if slo.percentiles() else "has no slo"
+        tree.report(at, f"{metric} counts requests within the SLO, and the workload {which}.")
 
 
 def _check_echo(tree: Tree, at: At, metric: str) -> None:

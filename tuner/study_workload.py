@@ -54,8 +54,9 @@ def read_workload(tree: Tree, at: At, default_name: str) -> WorkloadSpec | None:
     if not section.measures or len(set(section.measures)) < len(section.measures):
         tree.report((*at, "measures"), "needs at least one measure, each named once.")
     if "capacity" in section.measures and not _bounded(section):
-        message = "capacity asks how much load an slo bears: set slo (ttft_ms, tpot_ms, ...)."
+        message = "capacity asks how much load an slo bears: set slo (ttft_ms, p99.itl_ms, ...)."
         tree.report((*at, "measures"), message)
+    _check_percentiles(section, tree, at)
     section = _with_path(section, tree, at)
     _check_synthetic(section, tree, at)
     _check_steps(section, tree, (*at, "transforms"))
@@ -66,7 +67,15 @@ def read_workload(tree: Tree, at: At, default_name: str) -> WorkloadSpec | None:
 
 
 def _bounded(section: WorkloadSection) -> bool:
-    return any(b.seconds() for b in (section.slo, *section.slo.classes.values()))
+    slo = section.slo
+    return bool(slo.percentiles()) or any(b.seconds() for b in (slo, *slo.classes.values()))
+
+
+def _check_percentiles(section: WorkloadSection, tree: Tree, at: At) -> None:
+    for name, bounds in section.slo.percentiles().items():
+        if not bounds:
+            message = "bounds nothing: needs ttft_ms, tpot_ms, itl_ms or e2e_ms."
+            tree.report((*at, "slo", name), message)
 
 
 def _with_path(section: WorkloadSection, tree: Tree, at: At) -> WorkloadSection:
@@ -165,7 +174,7 @@ def _workload(spec: WorkloadSpec, trace: Trace) -> Workload:
         name=spec.name,
         trace=trace,
         measures=tuple(section.measures),
-        slo=Slo(bounds, section.slo.attainment),
+        slo=Slo(bounds, section.slo.attainment, section.slo.percentiles()),
         warmup_requests=section.warmup.requests,
         lead_in_s=trace.lead_in_us / 1e6,
         sessions=section.sessions,
