@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -43,39 +44,55 @@ def demand(
     utilization: float = 0.92,
     length: int = 8192,
     total: int = H200_BYTES,
+    kv_element: float = 2,
+    block: int = 16,
+    sampling: str = "second runner",
 ) -> Demand:
     shape = shape_of(QWEN3_8B)
     linear = linear_bytes(quantization, 2)
+    activation = activation_bytes(shape, tokens, seqs, 1, compiled=not eager, sampling=sampling)
     return Demand(
         total_bytes=total,
         utilization=utilization,
         weight_bytes=weight_bytes(shape, linear, 2),
-        activation_bytes=activation_bytes(shape, tokens, seqs, 1, not eager),
-        kv_token_bytes=kv_token_bytes(36, 8, 128, 2),
-        block_size=16,
+        activation_bytes=activation,
+        kv_token_bytes=kv_token_bytes(36, 8, 128, kv_element),
+        block_size=block,
         max_model_len=length,
         max_num_seqs=seqs,
     )
 
 
+def fp8(**more: Any) -> Demand:
+    return demand(
+        seqs=1024, tokens=8192, quantization="fp8", kv_element=1, utilization=0.96, **more
+    )
+
+
 #: Starts of Qwen3-8B's shape on one H200 with vLLM 0.24.0: configuration -> tokens of KV cache in
-#: the engine's log. The model's two constants were fitted to "default" and "eager"; "64 sequences"
-#: and "fp8" were not used for anything.
+#: the engine's log. The model's only constant was fitted to "eager". The two places where its peak
+#: may be were found with those marked "seen", whose numbers were not fitted; the others were not
+#: used for anything.
 STARTS: dict[str, tuple[Demand, int]] = {
-    "default": (demand(), 815_056),
-    "eager": (demand(eager=True), 822_032),
+    "fitted: eager": (demand(eager=True), 822_032),
+    "seen: 128 sequences": (demand(), 815_056),
     "out of sample: 64 sequences": (demand(seqs=64), 815_056),
     "out of sample: fp8": (demand(quantization="fp8"), 861_872),
+    "seen: defaults": (demand(seqs=1024, tokens=8192), 814_368),
+    "seen: performance mode throughput": (demand(seqs=2048, tokens=16_384), 809_792),
+    "out of sample: fp8 with its KV cache": (fp8(block=64), 1_803_456),
+    # The log has 0.18 GiB for CUDA graphs in this one, which the model leaves to the calibration.
+    "out of sample: speculation by ngram": (fp8(block=32, sampling="rejection"), 1_753_856),
 }
 
 
 @pytest.mark.parametrize("start", STARTS)
-def test_uncalibrated_the_kv_cache_of_a_recorded_start_is_off_by_less_than_one_percent(
+def test_uncalibrated_the_kv_cache_of_a_recorded_start_is_off_by_less_than_a_third_of_a_percent(
     start: str,
 ) -> None:
     asked, recorded = STARTS[start]
     found = forecast(asked)
-    assert found.kv_tokens == pytest.approx(recorded, rel=0.01)
+    assert found.kv_tokens == pytest.approx(recorded, rel=0.003)
     assert found.fits
     assert not found.calibrated
 
@@ -84,7 +101,7 @@ def test_uncalibrated_the_kv_cache_of_a_recorded_start_is_off_by_less_than_one_p
 def test_calibrated_by_the_default_start_the_others_are_off_by_less_than_one_percent(
     start: str,
 ) -> None:
-    default, recorded = STARTS["default"]
+    default, recorded = STARTS["seen: defaults"]
     offset = solved_activation(default, recorded) - default.activation_bytes
     asked, logged = STARTS[start]
     found = forecast(asked, offset)
@@ -198,9 +215,9 @@ def test_too_little_memory_is_refused_with_the_numbers_and_the_way_out() -> None
     found = forecast(demand(utilization=0.12, length=40_960))
     assert not found.possible
     assert found.detail == (
-        "weights 15.26 GiB + activations 1.38 GiB + KV cache of one request of 40960 tokens "
-        "5.63 GiB = 22.26 GiB; gpu_memory_utilization 0.12 of 139.80 GiB is 16.78 GiB: "
-        "raise gpu_memory_utilization to 0.16; lower max_model_len to 1008"
+        "weights 15.26 GiB + activations 1.46 GiB + KV cache of one request of 40960 tokens "
+        "5.63 GiB = 22.34 GiB; gpu_memory_utilization 0.12 of 139.80 GiB is 16.78 GiB: "
+        "raise gpu_memory_utilization to 0.16; lower max_model_len to 400"
     )
     small = forecast(demand(total=16 * GIB))
     assert "quantize the weights, or raise tensor_parallel_size" in small.detail

@@ -5,9 +5,10 @@ vLLM measures instead (a profiling run), minutes into a start. On each GPU
     KV cache = gpu_memory_utilization x total - weights - activations at the peak of profiling
 
 and it refuses to start where this is less than one request of ``max_model_len`` needs. CUDA graphs
-are captured later, out of the share that is not asked for (vLLM 0.24), or are subtracted as well
-(later versions): they come with the calibration. The first real start of each ``Demand.key`` gives
-its true activations (``solved_activation``), which hold for the others of that key.
+are captured later, out of the share that is not asked for (vLLM 0.24's second model runner), or an
+estimate of them is subtracted as well (its first one, and later versions): they come with the
+calibration. The first real start of each ``Demand.key`` gives its true activations
+(``solved_activation``), which hold for the others of that key.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Demand:
     kv_bytes: int | None = None
     #: num_gpu_blocks_override.
     blocks: int | None = None
-    #: What a calibration holds for: model, quantization, parallelism, device, compiled or not.
+    #: What a calibration holds for: model, quantization, parallelism, device, compiled or not, and
+    #: how profiling samples.
     key: str = ""
 
 

@@ -13,10 +13,14 @@ from dataclasses import dataclass
 from tuner.config import Json
 from tuner.devices import GIB
 
-# Fitted to two starts of Qwen3-8B on an H200 with vLLM 0.24 (eager; compiled): what the peak of
-# profiling holds besides its largest tensors, and what compiling adds to it.
-_RESIDENT_BYTES = 0.2 * GIB
-_COMPILING_BYTES = 0.96 * GIB
+#: What a worker holds in profiling besides the tensors below (context, buffers, workspaces). The
+#: only number that is fitted, to one start: Qwen3-8B on an H200 with vLLM 0.24, eager.
+_RESIDENT_BYTES = 0.27 * GIB
+#: How profiling samples -> bytes per row and entry of the vocabulary at its peak, counted in the
+#: source of vLLM 0.24 and 0.32: logits of 2 bytes, copies of 4. The second model runner makes one
+#: copy at most; the first one also holds probabilities and noise; its rejection sampler goes over
+#: two rows of logits per request, and holds copies of both, probabilities, noise and its inverse.
+SAMPLING = {"second runner": 2 + 4, "first runner": 2 + 3 * 4, "rejection": 3 * 2 + 6 * 4}
 #: Quantization methods with 8 bits per weight of a linear layer.
 _ONE_BYTE = ("fp8", "fbgemm_fp8", "int8", "experts_int8", "ptpc_fp8", "modelopt", "tpu_int8")
 
@@ -202,12 +206,20 @@ def latent_token_bytes(layers: int, latent: Latent, element: float) -> int:
     return int(layers * (latent.kv_rank + latent.rope) * element)
 
 
-def activation_bytes(shape: Shape, tokens: int, sequences: int, tp: int, compiled: bool) -> int:
+def activation_bytes(
+    shape: Shape, tokens: int, sequences: int, tp: int, *, compiled: bool, sampling: str
+) -> int:
     """Return the peak of vLLM's profiling run in 16-bit activations.
 
-    That run computes ``max_num_batched_tokens`` tokens, whose MLP is the widest place, and samples
-    for ``max_num_seqs`` rows in 32-bit logits.
+    That run computes ``max_num_batched_tokens`` tokens, then samples for ``max_num_seqs`` rows as
+    one of ``SAMPLING`` does, beside the last hidden states. The widest place of the model is its
+    MLP: gate, up and their product, beside the hidden states, the residual and the output. While
+    it compiles, Inductor times combined kernels on tensors of their arguments' sizes; a copy of
+    the embedding with two hidden states fits the recorded peaks within 0.05 GiB. A start from the
+    compile cache goes without, and has as much more KV cache.
     """
-    mlp = tokens * (3 * shape.widest / tp + 4 * shape.hidden) * 2
-    sampler = 3 * min(sequences, tokens) * shape.vocab * 4
-    return int(max(mlp, sampler) + _RESIDENT_BYTES + (_COMPILING_BYTES if compiled else 0))
+    hidden = tokens * shape.hidden * 2
+    mlp = tokens * 3 * shape.widest / tp * 2 + 3 * hidden
+    compiling = shape.vocab * shape.hidden / tp * 2 + 2 * hidden if compiled else 0
+    sampler = min(sequences, tokens) * shape.vocab * SAMPLING[sampling] + hidden
+    return int(_RESIDENT_BYTES + max(mlp, compiling, sampler))

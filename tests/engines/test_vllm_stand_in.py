@@ -84,6 +84,23 @@ def test_the_memory_that_a_configuration_asks_for_is_vllm_s_layout_of_it(h200: C
     assert not forecast(small).possible
 
 
+def test_vllm_says_which_model_runner_samples_with_how_much_memory(h200: Checker) -> None:
+    def activations(env: dict[str, str], **args: Json) -> tuple[float, str]:
+        config = EngineConfig(MODEL, {"load_format": "dummy", "max_num_seqs": 1024, **args}, env)
+        found = h200.check(config).demand
+        assert found is not None
+        return found.activation_bytes / GIB, found.key
+
+    first = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
+    ngram = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
+    (own, key), (old, old_key) = activations({}), activations(first)
+    assert own == pytest.approx(1.55, abs=0.01)  # compiling is the peak
+    assert old == pytest.approx(2.36, abs=0.01)  # 14 bytes per row and entry of the vocabulary
+    speculating, _ = activations(first, speculative_config=ngram)
+    assert speculating == pytest.approx(4.68, abs=0.01)
+    assert key != old_key
+
+
 def test_what_the_arithmetic_does_not_cover_is_named_and_passes(h200: Checker) -> None:
     verdict = check(h200, enable_lora=True)
     assert (verdict.ok, verdict.demand, verdict.not_modelled) == (True, None, "LoRA")

@@ -62,6 +62,10 @@ def _check(config: dict[str, Json], also: list[str]) -> dict[str, Json]:
     if device is not None and wanted.gpus > device.gpus:
         detail = f"needs {wanted.gpus} GPUs, the host has {device.gpus}"
         return {"ok": False, "reason": "too_few_gpus", "detail": detail}
+    if device is not None:
+        from tuner.engines.vllm_stand_in import stand_in_for_triton
+
+        stand_in_for_triton()
     with environment_kept():
         os.environ.update(wanted.env)
         try:
@@ -74,9 +78,10 @@ def _check(config: dict[str, Json], also: list[str]) -> dict[str, Json]:
             return _refused(error)
         except Exception as error:  # cannot say, which is no reason against it
             backend = f"unknown: {type(error).__name__}: {error}"
+        memory = _memory(vllm_config)  # whose model runner may be the environment's choice
     got = vllm_args.effective({**dict.fromkeys(also), **wanted.args}, args, vllm_config)
     answer = {"ok": True, "effective": got, "changed": vllm_args.changed(wanted.args, got)}
-    return answer | {"attention": backend} | _memory(vllm_config)
+    return answer | {"attention": backend} | memory
 
 
 def _memory(vllm_config: Any) -> dict[str, Json]:

@@ -41,13 +41,20 @@ def demand(vllm_config: Any) -> dict[str, Json]:
     total, device = _device()
     if not total and cache.kv_cache_memory_bytes is None and not cache.num_gpu_blocks_override:
         raise NotModelled("the CPU engine without VLLM_CPU_KVCACHE_SPACE")
+    sampling = _sampling(vllm_config)
     sizes = [asdict(shape), str(model.dtype), linear]
+    ran = [device, total, compiled, sampling]
     found = Demand(
         total_bytes=total,
         utilization=float(cache.gpu_memory_utilization),
         weight_bytes=weight_bytes(shape, linear, element, tp, parallel.pipeline_parallel_size),
         activation_bytes=activation_bytes(
-            shape, scheduler.max_num_batched_tokens, scheduler.max_num_seqs, tp, compiled
+            shape,
+            scheduler.max_num_batched_tokens,
+            scheduler.max_num_seqs,
+            tp,
+            compiled=compiled,
+            sampling=sampling,
         ),
         kv_token_bytes=_token_bytes(shape, vllm_config),
         block_size=int(cache.block_size),
@@ -55,7 +62,7 @@ def demand(vllm_config: Any) -> dict[str, Json]:
         max_num_seqs=int(scheduler.max_num_seqs),
         kv_bytes=cache.kv_cache_memory_bytes,
         blocks=cache.num_gpu_blocks_override,
-        key=digest([sizes, tp, parallel.pipeline_parallel_size, device, total, compiled]),
+        key=digest([sizes, tp, parallel.pipeline_parallel_size, *ran]),
     )
     return asdict(found)
 
@@ -82,6 +89,13 @@ def _modelled(vllm_config: Any) -> None:
     for what, there in outside.items():
         if there:
             raise NotModelled(what)
+
+
+def _sampling(vllm_config: Any) -> str:
+    """Return which of ``SAMPLING`` the profiling run does; vLLM says which runner it takes."""
+    if getattr(vllm_config, "use_v2_model_runner", False):
+        return "second runner"
+    return "rejection" if vllm_config.speculative_config else "first runner"
 
 
 def _offload(vllm_config: Any) -> Any:
