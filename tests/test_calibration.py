@@ -92,13 +92,48 @@ def test_the_first_start_corrects_the_formula_for_its_kind_only() -> None:
 
 
 def test_a_start_for_live_changes_teaches_by_what_it_was_started_with() -> None:
-    memory = Memory(ask, {"max_num_batched_tokens": 8192})
-    memory.on_event(finished(config(max_num_batched_tokens=512), 42 * 1024))
+    memory, live = Memory(ask, {"max_num_batched_tokens": 8192}), {"changed": {}, "reused": False}
+    memory.on_event(finished(config(max_num_batched_tokens=512), 42 * 1024, live=live))
     assert memory.offsets == {"None": 0}
     refused_live = Memory(ask, {"max_num_batched_tokens": 8192})
     event = finished(config(max_num_batched_tokens=1024), 49 * 1024, live={"refused": "no"})
     refused_live.on_event(event)
     assert refused_live.offsets == {"None": 0}
+
+
+#: The hot arguments of a study whose engines are started for live changes.
+CEILING: dict[str, Json] = {"gpu_memory_utilization": 0.96, "max_num_batched_tokens": 8192}
+
+
+def test_a_baseline_is_started_exactly_as_it_is_and_teaches() -> None:
+    asked = EngineConfig(
+        "m",
+        {"gpu_memory_utilization": 0.9, "max_num_batched_tokens": 1024},
+        label="baseline: as we run it",
+    )
+    memory = Memory(ask, CEILING)
+    memory.on_event(finished(asked, 41 * 1024))
+    assert memory.offsets == {"None": 8 * GIB}
+
+
+def test_what_leaves_a_size_to_vllm_is_started_exactly_as_it_is_and_teaches() -> None:
+    memory = Memory(ask, CEILING)
+    memory.on_event(finished(config(), 41 * 1024))
+    assert memory.offsets == {"None": 8 * GIB}
+
+
+def test_a_cache_that_was_made_smaller_live_teaches_too() -> None:
+    memory, live = Memory(ask, CEILING), {"changed": {"gpu_memory_utilization": 0.9}}
+    asked = config(gpu_memory_utilization=0.9, max_num_batched_tokens=1024)
+    memory.on_event(finished(asked, 42 * 1024, live=live))  # 90 - 40 - 8 GiB, as the formula says
+    assert memory.offsets == {"None": 0}
+
+
+def test_what_is_started_exactly_as_it_is_has_to_fit_alone_only() -> None:
+    small = {"gpu_memory_utilization": 0.45, "max_num_batched_tokens": 1024}
+    maxima = {"gpu_memory_utilization": 0.45, "max_num_batched_tokens": 8192}
+    assert "for live changes" in refused(Memory(ask, maxima), config(**small))
+    assert refused(Memory(ask, maxima), EngineConfig("m", small, label="baseline: small")) == ""
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,20 @@ def can_be_kept(config: EngineConfig, hot: Collection[str]) -> bool:
     return bool(hot) and given and not config.label
 
 
+def to_start(
+    config: EngineConfig, hot: Collection[str], maxima: Mapping[str, Json]
+) -> EngineConfig:
+    """Return what is started for ``config``: itself, where its engine cannot be kept.
+
+    Else what can serve all configurations of its cold key, up to ``maxima``.
+    """
+    if not can_be_kept(config, hot):
+        return config
+    free = {name for name in hot if not is_sized(name)}
+    sized = {name: most for name, most in maxima.items() if name not in free}
+    return replace(config, args=ceiling(without(config.args, free), sized))
+
+
 @dataclass(slots=True)
 class KeepingLauncher:
     """Keeps one engine. ``aclose`` ends it; so does a launch that it cannot serve."""
@@ -123,7 +137,7 @@ class KeepingLauncher:
         """Return an engine that runs ``config``, and the hot values that it was changed to."""
         if self._kept is None or self._kept.cold_key != config.cold_key(self.hot):
             await self.aclose()
-            self._kept = await self._start(self._highest(config), log)
+            self._kept = await self._start(to_start(config, self.hot, self.maxima), log)
         kept = self._kept
         try:
             await self._prove(kept.engine)
@@ -153,12 +167,6 @@ class KeepingLauncher:
             self._fault = "" if test is None else await test()
         if self._fault:
             raise ConfigRejected("not_hot", f"live changes are off: {self._fault}")
-
-    def _highest(self, config: EngineConfig) -> EngineConfig:
-        """Return what to start so that it can serve all configurations of the same cold key."""
-        free = {name for name in self.hot if not is_sized(name)}
-        maxima = {name: most for name, most in self.maxima.items() if name not in free}
-        return replace(config, args=ceiling(without(config.args, free), maxima))
 
     async def _start(self, config: EngineConfig, log: str) -> _Kept:
         async with contextlib.AsyncExitStack() as stack:
