@@ -8,11 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.test_metrics import record
-from tuner.claims import Failing, Look, Missing, Slower, longest_s
+from tuner.claims import Failing, Look, Missing, longest_s
 from tuner.job import Slo
+from tuner.stopping_percentiles import Slower, slower
+from tuner.trace import Request
 
 #: A request's end-to-end latency in seconds, and whether it succeeds.
 fates = st.lists(st.tuples(st.floats(0.1, 10), st.booleans()), min_size=1, max_size=40)
+
+
+def claimed(metric: str, bound: float, spare: int, requests: int = 100) -> Slower:
+    """Return the claim about a replay of so many requests of one token."""
+    asked = [
+        Request(id=i, arrival_s=0.0, prompt_tokens=1, output_tokens=1) for i in range(requests)
+    ]
+    claim = slower(metric, bound, spare, asked)
+    assert claim is not None
+    return claim
 
 
 def look_at(all_fates: list[tuple[float, bool]], now_s: float, claim: Slower) -> Look:
@@ -39,7 +51,7 @@ def look_at(all_fates: list[tuple[float, bool]], now_s: float, claim: Slower) ->
 def test_a_percentile_that_is_claimed_to_exceed_a_bound_does(
     all_fates: list[tuple[float, bool]], now_s: float, bound: float, statistic: str, spare: int
 ) -> None:
-    claim = Slower(f"paced.e2e.{statistic}", bound, spare)
+    claim = claimed(f"paced.e2e.{statistic}", bound, spare, len(all_fates))
     certain = claim.holds(look_at(all_fates, now_s, claim))
     good = [latency for latency, succeeds in all_fates if succeeds]
     q = {"p50": 50, "p90": 90, "p99": 99, "max": 100}[statistic]
@@ -51,7 +63,7 @@ def test_a_percentile_that_is_claimed_to_exceed_a_bound_does(
 def test_at_the_end_only_interpolation_is_left_open(
     all_fates: list[tuple[float, bool]], bound: float, statistic: str
 ) -> None:
-    claim = Slower(f"paced.e2e.{statistic}", bound, spare=0)
+    claim = claimed(f"paced.e2e.{statistic}", bound, 0, len(all_fates))
     certain = claim.holds(look_at(all_fates, 11.0, claim))
     good = [latency for latency, succeeds in all_fates if succeeds]
     q = {"p50": 50, "p90": 90, "p99": 99}[statistic]
@@ -60,7 +72,7 @@ def test_at_the_end_only_interpolation_is_left_open(
 
 def test_one_percent_is_two_of_a_hundred() -> None:
     # P99 of 100 values lies between the two largest.
-    claim = Slower("paced.e2e.p99", 1.0, spare=0)
+    claim = claimed("paced.e2e.p99", 1.0, spare=0)
     claim.take(record(tokens=(2.0,)))
     assert not claim.holds(Look(3.0, 100, good=1, failed=0))
     claim.take(record(tokens=(2.0,)))
@@ -70,14 +82,14 @@ def test_one_percent_is_two_of_a_hundred() -> None:
 def test_an_open_request_counts_unless_it_may_still_fail() -> None:
     waiting = [record(i, 0.0, ()) for i in range(2)]
     look = Look(1.5, 100, good=5, failed=0, open=waiting)
-    assert Slower("paced.e2e.p99", 1.0, spare=0).holds(look)
-    assert not Slower("paced.e2e.p99", 1.0, spare=1).holds(look)
-    assert not Slower("paced.e2e.p99", 2.0, spare=0).holds(look)
+    assert claimed("paced.e2e.p99", 1.0, spare=0).holds(look)
+    assert not claimed("paced.e2e.p99", 1.0, spare=1).holds(look)
+    assert not claimed("paced.e2e.p99", 2.0, spare=0).holds(look)
 
 
 def test_an_open_request_says_nothing_of_its_first_token() -> None:
     waiting = [record(i, 0.0, ()) for i in range(9)]
-    assert not Slower("paced.ttft.p50", 1.0, spare=0).holds(Look(9.0, 10, 1, 0, waiting))
+    assert not claimed("paced.ttft.p50", 1.0, 0, 10).holds(Look(9.0, 10, 1, 0, waiting))
 
 
 def test_failures_and_misses_are_counted_against_the_whole_plan() -> None:

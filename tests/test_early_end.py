@@ -37,6 +37,7 @@ GOALS = [
     (THROUGHPUT, Objective("paced.ttft.p90", False), Objective("paced.e2e.p50", False)),
     (THROUGHPUT, Objective("paced.attainment", True)),
     (Objective("saturated.e2e.p50", False), Objective("paced.tpot.max", False)),
+    (THROUGHPUT, Objective("paced.itl.p90", False)),
 ]
 CONSTRAINTS = [
     (),
@@ -166,7 +167,7 @@ def test_a_trial_is_stopped_at_the_second_request_that_exceeds_what_it_needs(
         {"rivals": Rivals((THROUGHPUT, P99), (), ())},  # nobody to lose against
         {"rivals": Rivals((THROUGHPUT, P99), (), ((0.5, 5.0),))},  # the rival has less throughput
         {"rivals": Rivals((THROUGHPUT, Objective("paced.goodput", True)), (), ((2.0, 5.0),))},
-        {"rivals": Rivals((Objective("paced.itl.p99", False),), (), ((0.0,),))},
+        {"rivals": Rivals((Objective("paced.itl.p99", False),), (), ((0.0,),))},  # no gaps at all
     ],
 )
 def test_what_cannot_be_proven_is_measured_whole(

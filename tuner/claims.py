@@ -1,15 +1,12 @@
 """What a replay may prove before its end: that a metric of the whole will miss a bound.
 
-Nothing here is a guess. A percentile over G requests, interpolated linearly, is at least the value
-at rank floor((G - 1) q); once more requests have exceeded a bound than lie above that rank, the
-percentile exceeds the bound whatever the rest does. Fewer requests need fewer of them, so G counts
-every request that can still succeed.
+Nothing here is a guess. Claims about percentiles are in ``tuner.stopping_percentiles``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,11 +14,6 @@ from tuner import metrics
 from tuner.job import Slo
 from tuner.records import RequestRecord
 
-LATENCIES: Mapping[str, Callable[[RequestRecord], float | None]] = {
-    "ttft": metrics.ttft,
-    "e2e": metrics.e2e,
-    "tpot": metrics.tpot,
-}
 QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
@@ -51,41 +43,6 @@ class Claim(Protocol):
 
     def at_best(self, look: Look) -> float:
         """Return the best value that the metric can still reach, once ``holds``."""
-
-
-@dataclass(slots=True)
-class Slower:
-    """A latency's percentile will exceed ``bound`` seconds.
-
-    An open request that has taken longer counts (end-to-end latency only) unless it may still
-    fail: then it leaves the percentile. ``spare`` is how many failures the trial may have.
-    """
-
-    metric: str
-    bound: float
-    spare: int
-    exceeded: int = 0
-
-    def take(self, record: RequestRecord) -> None:
-        """See ``Claim``."""
-        if record.ok:
-            value = LATENCIES[self.metric.split(".")[1]](record)
-            self.exceeded += value is not None and value > self.bound
-
-    def holds(self, look: Look) -> bool:
-        """See ``Claim``."""
-        _, latency, statistic = self.metric.split(".")
-        late = 0
-        if latency == "e2e":
-            late = sum(look.now_s - record.scheduled_s > self.bound for record in look.open)
-        lost = min(late, max(self.spare - look.failed, 0))
-        sample = look.requests - look.failed - lost
-        rank = math.floor((sample - 1) * QUANTILES[statistic])
-        return 0 < sample <= self.exceeded + late - lost + rank
-
-    def at_best(self, look: Look) -> float:
-        """See ``Claim``."""
-        return math.nextafter(self.bound, math.inf)
 
 
 @dataclass(slots=True)

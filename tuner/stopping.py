@@ -13,20 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner import metrics, pareto
-from tuner.claims import (
-    LATENCIES,
-    QUANTILES,
-    Claim,
-    Failing,
-    Look,
-    Missing,
-    Slower,
-    too_late,
-)
+from tuner.claims import Claim, Failing, Look, Missing, too_late
 from tuner.job import Rivals, Slo
 from tuner.objectives import Constraint, Objective
 from tuner.records import RequestRecord
-from tuner.stopping_percentiles import Watched, watched
+from tuner.stopping_percentiles import Slower, Watched, slower, watched
 from tuner.trace import Request
 
 
@@ -137,18 +128,20 @@ class Verdict:
         return enough and all(percentile.holds() for percentile in self.watched)
 
 
-def proofs(rivals: Rivals, known: Mapping[str, float], requests: int, slo: Slo) -> list[Proof]:
+def proofs(
+    rivals: Rivals, known: Mapping[str, float], scored: Sequence[Request], slo: Slo
+) -> list[Proof]:
     """Return what may prove, during a paced replay, that a trial will not be on the front.
 
-    ``known`` are the values measured before it, ``requests`` how many will be scored. A trial is
+    ``known`` are the values measured before it, ``scored`` the requests that will count. A trial is
     off the front where it breaks a constraint, or where one measured and feasible trial is at
     least as good in every known objective and strictly better in all that remain.
     """
-    spare = _spare_failures(rivals.constraints, requests)
+    asked = _Asked(scored, _spare_failures(rivals.constraints, len(scored)), slo)
     found = [
         Proof([claim], {})
         for constraint in rivals.constraints
-        for claim in _claims(constraint.metric, constraint.upper, constraint.lower, spare, slo)
+        for claim in asked.claims(constraint.metric, constraint.upper, constraint.lower)
     ]
     shown = {o.metric: known[o.metric] for o in rivals.objectives if o.metric in known}
     for member in _easiest(rivals, shown):
@@ -156,33 +149,37 @@ def proofs(rivals: Rivals, known: Mapping[str, float], requests: int, slo: Slo) 
             claim
             for objective, score in zip(rivals.objectives, member, strict=True)
             if objective.metric not in shown
-            for claim in _better_than(objective, score, spare, slo)
+            for claim in asked.beats(objective, score)
         ]
         if claims and len(claims) == len(rivals.objectives) - len(shown):
             found.append(Proof(claims, shown))
     return found
 
 
-def _better_than(objective: Objective, score: float, spare: int, slo: Slo) -> list[Claim]:
-    upper, lower = (None, score) if objective.maximize else (score, None)
-    return _claims(objective.metric, upper, lower, spare, slo)
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is to be proven is proven about these requests, of which ``spare`` may fail."""
 
+    scored: Sequence[Request]
+    spare: int
+    slo: Slo
 
-def _claims(
-    metric: str, upper: float | None, lower: float | None, spare: int, slo: Slo
-) -> list[Claim]:
-    """Return the claim that a metric of the paced replay misses a bound, if that can be proven."""
-    measure, _, name = metric.partition(".")
-    latency, _, statistic = name.partition(".")
-    if measure != "paced":
-        return []
-    if upper is not None and latency in LATENCIES and statistic in QUANTILES:
-        return [Slower(metric, upper, spare)]
-    if upper is not None and name == "error_share":
-        return [Failing(metric, upper)]
-    if lower is not None and name == "attainment":
-        return [Missing(metric, lower, slo)]
-    return []
+    def beats(self, objective: Objective, score: float) -> list[Claim]:
+        """Return the claim that a rival's score is better."""
+        upper, lower = (None, score) if objective.maximize else (score, None)
+        return self.claims(objective.metric, upper, lower)
+
+    def claims(self, metric: str, upper: float | None, lower: float | None) -> list[Claim]:
+        """Return the claim that a metric of the paced replay misses a bound, if provable."""
+        measure, _, name = metric.partition(".")
+        if measure != "paced":
+            return []
+        if upper is not None and name == "error_share":
+            return [Failing(metric, upper)]
+        if lower is not None and name == "attainment":
+            return [Missing(metric, lower, self.slo)]
+        claim = None if upper is None else slower(metric, upper, self.spare, self.scored)
+        return [] if claim is None else [claim]
 
 
 def _easiest(rivals: Rivals, shown: Mapping[str, float]) -> list[Sequence[float]]:

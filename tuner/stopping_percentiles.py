@@ -9,7 +9,7 @@ values above and within the bound decide it early, save where the bound lies bet
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -130,11 +130,48 @@ class Watched:
         return float(excess.sum()) / spread if spread else 0.0
 
 
-def watched(requests: Iterable[Request], slo: Slo) -> list[Watched]:
+def watched(requests: Sequence[Request], slo: Slo) -> list[Watched]:
     """Return the SLO's bounds on percentiles, to be watched over a replay of scored requests."""
-    tokens = [request.output_tokens for request in requests]
     return [
-        Watched(latency, QUANTILES[name], bound_s, sum(map(_COUNTS[latency], tokens)))
+        _watched(latency, name, bound_s, requests)
         for name, bounds in slo.percentiles.items()
         for latency, bound_s in bounds.items()
     ]
+
+
+@dataclass(slots=True)
+class Slower:
+    """The claim (``claims.Claim``) that a latency's percentile will exceed a bound.
+
+    ``spare`` is how many failures the trial may have.
+    """
+
+    metric: str
+    watched: Watched
+    spare: int
+
+    def take(self, record: RequestRecord) -> None:
+        """See ``Claim``."""
+        self.watched.take(record)
+
+    def holds(self, look: Look) -> bool:
+        """See ``Claim``."""
+        return self.watched.fails(look, max(self.spare - look.failed, 0))
+
+    def at_best(self, look: Look) -> float:
+        """See ``Claim``."""
+        return math.nextafter(self.watched.bound_s, math.inf)
+
+
+def slower(metric: str, bound_s: float, spare: int, requests: Sequence[Request]) -> Slower | None:
+    """Return the claim about a metric of a replay of scored requests, None for no percentile."""
+    _, latency, statistic = (*metric.split("."), "", "")[:3]
+    if latency not in VALUES or statistic not in QUANTILES:
+        return None
+    return Slower(metric, _watched(latency, statistic, bound_s, requests), spare)
+
+
+def _watched(latency: str, name: str, bound_s: float, requests: Sequence[Request]) -> Watched:
+    count = _COUNTS[latency]
+    left = sum(count(request.output_tokens) for request in requests)
+    return Watched(latency, QUANTILES[name], bound_s, left)
