@@ -20,6 +20,7 @@ from tuner.report_failures import failures
 from tuner.report_figures import Figure, Shown, beyond, front_figure
 from tuner.report_knobs import set_back, set_back_text
 from tuner.report_markdown import conditions, front_text, settings_block, verdict_lines
+from tuner.report_memory import memory_rows, memory_text, starts
 from tuner.report_parallel import parallel_figure
 from tuner.report_table import in_common
 from tuner.report_text import title
@@ -78,6 +79,7 @@ def markdown(results: StudyResults, presets: Sequence[Preset], provenance: Prove
         *front_text(rows, _heads(results), caption),
         set_back_text(results.attribution),
         *settings_block(verdict.preset if verdict.launch else None),
+        memory_text(memory_rows(starts(results.records, results.repeats))),
         conditions(content.origin(provenance, model)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -142,6 +144,7 @@ def _context(
         "idle": idle_text(placed(raw.records, results.repeats)),
         "failures": failures(raw.records),
         "mismatches": content.mismatches(raw.records),
+        "memory": memory_rows(starts(raw.records, results.repeats)),
         "warnings": content.warnings(raw.records),
         "workload": content.workload_facts(recommended) if recommended else [],
         "trials": [content.row(record, raw, default, common) for record in raw.records],

@@ -19,6 +19,7 @@ from tuner.objectives import Constraint, Objective
 from tuner.presets import Preset, Provenance, choose, default_baseline, is_baseline
 from tuner.records import Measured, TrialRecord
 from tuner.report_confirmed import Proof
+from tuner.report_memory import COLUMNS, columns
 from tuner.report_table import front_rows
 from tuner.results_attribution import load_attribution
 from tuner.results_requests import requests_frame
@@ -152,7 +153,8 @@ class StudyResults:
 
         Columns of measured values are named as metrics are; a knob's column has the knob's name.
         """
-        return pd.DataFrame([_row(record, self.objectives) for record in self.records])
+        frame = pd.DataFrame([_row(record, self.objectives) for record in self.records])
+        return frame.astype({name: "Int64" for name in COLUMNS if name in frame})
 
     def requests_frame(self, trials: Collection[int] | None = None) -> pd.DataFrame:
         """Return one row per replayed request, of all trials or of some; times in seconds.
@@ -188,6 +190,7 @@ def _row(record: TrialRecord, objectives: tuple[Objective, ...]) -> dict[str, Js
         "replay_s": record.cost.replay_s,
         "other_s": record.cost.other_s,
         "gpus": record.cost.gpus,
+        **columns(record),
         **record.point,
         **{name: value for name, value in values.items() if name not in record.point},
     }

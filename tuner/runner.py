@@ -34,7 +34,7 @@ from tuner.study_sections import Budget
 from tuner.study_workload import workload_warnings
 from tuner.surroundings import Surroundings, on_gpus
 from tuner.target import elsewhere
-from tuner.tune import Check, Loop
+from tuner.tune import Check, Loop, Noted, as_it_is
 from tuner.validity import model_digest
 
 
@@ -66,7 +66,8 @@ def run_study(spec: StudySpec, around: Surroundings) -> str:
         if memory is not None:
             around = replace(around, observers=[*around.observers, memory])
             check = memory.before(check)
-        parts = Parts(store, strategy, pool, check, spec.budget, spec.early_end)
+        noted = as_it_is if fits is None else fits.noted
+        parts = Parts(store, strategy, pool, check, spec.budget, spec.early_end, noted)
         return make_loop(spec, around, parts, workload, around.folder).run()
 
 
@@ -81,6 +82,7 @@ class Parts:
     budget: Budget
     #: Only a search may stop a trial: what is measured again is measured in full.
     early_end: bool = False
+    noted: Noted = as_it_is
 
 
 def make_loop(
@@ -102,6 +104,7 @@ def make_loop(
         provisional=_provisional(spec),
         on_gpus=on_gpus(spec),
         price=spec.price,
+        noted=parts.noted,
         observers=around.observers,
         stop=around.stop,
     )

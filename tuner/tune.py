@@ -42,6 +42,15 @@ from tuner.study_sections import Budget, Price
 #: Looks at a configuration without starting it: what can never run, or None.
 Check = Callable[[EngineConfig], Infeasible | None]
 
+#: Adds to a trial's outcome what was known of it beforehand.
+Noted = Callable[[EngineConfig, Outcome, Cost], Outcome]
+
+
+def as_it_is(config: EngineConfig, outcome: Outcome, cost: Cost) -> Outcome:
+    """Add nothing to an outcome."""
+    return outcome
+
+
 #: A study in which the first trials all fail alike is not worth the rest of its budget.
 HOPELESS = 5
 #: Proposals refused in a row, at no cost, before we say that the space is dead.
@@ -78,6 +87,7 @@ class Loop:
     #: Whether trials hold GPUs (False on a CPU engine: GPU hours do not count then).
     on_gpus: bool = False
     price: Price | None = None
+    noted: Noted = as_it_is
     observers: Sequence[Observer] = ()
     stop: StopRequest = field(default_factory=StopRequest)
     _records: list[TrialRecord] = field(default_factory=list)
@@ -178,6 +188,7 @@ class Loop:
 
     def _record(self, proposal: Proposal, outcome: Outcome, cost: Cost) -> TrialRecord:
         outcome = priced(outcome, proposal.config.gpus, self.price)
+        outcome = self.noted(proposal.config, outcome, cost)
         record = TrialRecord(proposal.number, proposal.config, proposal.point, outcome, cost=cost)
         constraints = self.store.constraints
         if isinstance(outcome, Dominated):
