@@ -8,13 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.queueing import QueueingLauncher
-from tuner.capacity import RATIO, Capacity, Probe, Search
+from tuner.capacity import FINE, RATIO, STEP, WIDEST, Capacity, Probe, Search
 from tuner.config import EngineConfig
 from tuner.evaluate import evaluate
-from tuner.job import Job, Slo, Workload
-from tuner.records import Measured, Measurement
+from tuner.job import Job, Near, Slo, Workload
+from tuner.measures_capacity import near
+from tuner.records import Faulted, Measured, Measurement, TrialRecord
 from tuner.results_requests import requests_frame
 from tuner.trace import Ragged, Trace
 
@@ -26,7 +29,7 @@ def no_collector(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def searched(
-    misses: Callable[[float], int], start: float = 1.0, most: int = 30
+    misses: Callable[[float], int], start: float = 1.0, most: int = 30, step: float = STEP
 ) -> tuple[Capacity, list[float]]:
     """Search where a replay of 1,000 requests, of which 10 may miss, gives so many misses."""
     asked: list[float] = []
@@ -36,7 +39,7 @@ def searched(
         missed = min(misses(scale), 1000)
         return Probe(scale, 1000, 10, 1000 - missed, missed)
 
-    return asyncio.run(Search(probe, 1 / 16, 64.0, most).run(start)), asked
+    return asyncio.run(Search(probe, 1 / 16, 64.0, most, step).run(start)), asked
 
 
 @pytest.mark.parametrize("true", [0.07, 0.3, 1.0, 2.9, 17.0, 63.0])
@@ -56,10 +59,42 @@ def test_a_start_near_the_limit_takes_fewer_probes() -> None:
     assert near.probes < far.probes
 
 
+@given(st.floats(0.07, 60), st.floats(0, 1))
+def test_from_an_earlier_answer_three_replays_find_it_again_and_hold_it_twice(
+    true: float, further: float
+) -> None:
+    def misses(scale: float) -> int:
+        return 0 if scale <= true else 500
+
+    earlier, _ = searched(misses)
+    assert earlier.best is not None
+    again, asked = searched(misses, earlier.best.scale * FINE**further, step=FINE)
+    assert again.best is not None
+    assert again.failed_at is not None
+    assert again.best.scale <= true < again.failed_at <= again.best.scale * RATIO
+    assert asked.count(again.best.scale) == 2
+    assert again.probes <= 4  # of a bracket narrower than a step, the start may lie beyond
+    assert again.settled
+
+
+@given(st.floats(1 / 16, 64), st.floats(1 / 16, 64), st.sampled_from([FINE, FINE**4, STEP]))
+def test_wherever_a_search_begins_it_ends_at_the_limit(
+    true: float, start: float, step: float
+) -> None:
+    found, _ = searched(lambda scale: 0 if scale <= true else 500, start, step=step)
+    assert found.settled
+    assert found.best is not None
+    assert found.best.scale <= true
+    assert found.probes <= 18
+    if found.failed_at is not None:
+        assert true < found.failed_at <= found.best.scale * RATIO
+
+
 def test_what_fails_at_the_smallest_scale_has_no_capacity() -> None:
     found, asked = searched(lambda scale: 500)
-    assert found == Capacity(None, 5, 1 / 16)
-    assert asked == [1.0, 0.5, 0.25, 0.125, 0.0625]
+    assert found == Capacity(None, 6, 1 / 16)
+    steps = [asked[0], STEP, STEP**2, WIDEST, WIDEST]
+    assert asked == pytest.approx([*(1.0 / np.cumprod(steps)), 1 / 16])
 
 
 def test_what_holds_at_the_largest_scale_ends_there() -> None:
@@ -151,6 +186,59 @@ def test_one_server_has_the_capacity_of_its_queue(tmp_path: Path) -> None:
     assert (tmp_path / "requests.parquet").is_file()
 
 
+def test_repeats_begin_where_the_first_ended_but_not_at_the_same_scales(tmp_path: Path) -> None:
+    limit = 0.5 / (0.1 - 0.05 / 197)
+    trace = Trace.build(np.arange(200) * 500_000, np.full(200, 4), np.ones(200, np.int32))
+    workload = Workload("w", trace, ("capacity",), BOUNDS, warmup_requests=0)
+    job = Job(0, EngineConfig("queue", {"token_s": 0.1}), workload, str(tmp_path), repeats=5)
+    launcher = QueueingLauncher()
+    outcome, _ = launcher.run(evaluate(job, launcher, lambda phase: None))
+    assert isinstance(outcome, Measured)
+    found = outcome.measurement
+    low, high = found.intervals["capacity.rate_scale"]
+    # Answers lie evenly between limit / RATIO and limit.
+    assert low < limit / math.sqrt(RATIO) < high
+    assert found.values["capacity.probes"] <= 4
+
+
+@pytest.mark.parametrize(
+    ("told", "fewest", "most"), [(None, 8, 13), (Near(4.9, 1), 3, 4), (Near(4.5, 0), 5, 7)]
+)
+def test_the_more_is_known_the_fewer_replays(
+    tmp_path: Path, told: Near | None, fewest: int, most: int
+) -> None:
+    trace = Trace.build(np.arange(200) * 500_000, np.full(200, 4), np.ones(200, np.int32))
+    workload = Workload("w", trace, ("capacity",), BOUNDS, warmup_requests=0)
+    config = EngineConfig("queue", {"token_s": 0.1})
+    job = Job(0, config, workload, str(tmp_path), near=told)
+    launcher = QueueingLauncher()
+    outcome, _ = launcher.run(evaluate(job, launcher, lambda phase: None))
+    assert isinstance(outcome, Measured)
+    found = outcome.measurement
+    limit = 0.5 / (0.1 - 0.05 / 197)
+    assert limit / RATIO <= found.values["capacity.rate_scale"] <= limit
+    assert fewest <= found.values["capacity.probes"] <= most
+
+
+def test_answers_of_the_same_configuration_come_before_those_of_others() -> None:
+    def trial(n: int, name: str, scale: float | None) -> TrialRecord:
+        values = {} if scale is None else {"capacity.rate_scale": scale}
+        return TrialRecord(n, EngineConfig(name), {}, Measured(Measurement(values)))
+
+    broken = TrialRecord(9, EngineConfig("a"), {}, Faulted("worker_lost"))
+    records = [
+        trial(0, "a", 2.0),
+        trial(1, "b", 3.0),
+        trial(2, "b", 5.0),
+        trial(3, "a", None),
+        broken,
+    ]
+    assert near(records, EngineConfig("b")) == Near(4.0, 2)
+    assert near(records, EngineConfig("a")) == Near(2.0, 1)
+    assert near(records, EngineConfig("c")) == Near(3.0, 0)
+    assert near(records[3:], EngineConfig("a")) is None
+
+
 def test_a_wanted_share_is_what_counts(tmp_path: Path) -> None:
     # Half may miss: request 99 is the last that must be in time.
     limit = 0.5 / (0.1 - 0.05 / 99)
@@ -235,6 +323,6 @@ def test_a_hopeless_probe_is_cut_short(tmp_path: Path) -> None:
     job = Job(0, EngineConfig("queue", {"token_s": 0.1}), workload, str(tmp_path))
     launcher = QueueingLauncher()
     _, cost = launcher.run(evaluate(job, launcher, lambda phase: None))
-    whole_s = sum(100 / scale for scale in (1.0, 0.5, 0.25, 0.125, 0.0625))
+    whole_s = sum(100 / scale for scale in (1.0, 0.5, 0.25, 0.125, 0.0625))  # fewer than there are
     assert cost.replay_s < 0.02 * whole_s
     assert math.isclose(cost.saved_s, 0.0)

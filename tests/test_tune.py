@@ -11,7 +11,7 @@ from tuner.engines.simulated import SimulatedCosts, SimulatedLauncher
 from tuner.errors import ConfigRejected, EngineFault
 from tuner.evaluate import evaluate
 from tuner.events import Event, StudyFinished, TrialFinished
-from tuner.job import Deadlines, Job, Workload
+from tuner.job import Deadlines, Job, Near, Workload
 from tuner.knobs import ChoiceDomain, IntDomain, Knob, SearchSpace
 from tuner.objectives import Constraint, Objective
 from tuner.pools.inline import InlinePool
@@ -26,6 +26,7 @@ from tuner.records import (
 )
 from tuner.store import Store, sqlite_url
 from tuner.strategies.plain import Plain
+from tuner.strategies.repeats import Repeats
 from tuner.study_sections import Budget
 from tuner.trace import Trace
 from tuner.tune import Loop, StopRequest, front
@@ -161,6 +162,29 @@ def test_what_may_yet_leave_the_front_is_nobodys_rival(tmp_path: Path) -> None:
     assert any(large(record.config) for record in front(records, OBJECTIVES))
     assert known
     assert max(scores[0] for scores in known) <= 10.0 * 12
+
+
+def test_a_trial_is_told_where_the_capacity_of_others_was_and_of_itself(tmp_path: Path) -> None:
+    told: dict[int, Near | None] = {}
+
+    def noting(job: Job) -> Outcome:
+        told[job.number] = job.near
+        found = good(job)
+        assert isinstance(found, Measured)
+        values = {**found.measurement.values, "capacity.rate_scale": 2.0 + job.number}
+        return Measured(Measurement(values))
+
+    one = [(0, EngineConfig("m", {"max_num_seqs": 8})), (1, EngineConfig("m", {"max_num_seqs": 4}))]
+    pool = InlinePool(SimulatedLauncher(), answering(noting), slots=1)  # type: ignore[arg-type]
+    running = loop(tmp_path, pool=pool, budget=Budget(trials=4))
+    running.strategy = Repeats(running.store, one, 2)
+    running.run()
+    scales = {r.number: (r.config.key, 2.0 + r.number) for r in running.store.records()}
+    first, second, third, _ = sorted(scales)
+    assert told[first] is None
+    assert told[second] == Near(2.0 + first, 0)
+    same = next(n for n in (first, second) if scales[n][0] == scales[third][0])
+    assert told[third] == Near(2.0 + same, 1)
 
 
 def test_weather_is_tried_again_and_does_not_count(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The capacity: the largest time scale of a trace at which an SLO still holds.
 
-Bracketing by doubling or halving, then bisection. That a lower scale is easier is not taken for
+Bracketing by steps that grow, then bisection. That a lower scale is easier is not taken for
 granted: a replay with a close verdict is repeated, and the answer must have held twice.
 """
 
@@ -14,6 +14,12 @@ from tuner.stopping_percentiles import Side
 
 #: The answer is at most this factor below the smallest scale that was seen to fail.
 RATIO = 1.03
+#: The smallest step. Halved often enough, a step of 2, 4, 8, ... of them ends just within RATIO.
+FINE = 1.0299
+#: The second scale is this factor from the first where nothing is known, ...
+STEP = FINE**8
+#: ... and each step after it the square of the one before, up to this.
+WIDEST = FINE**32
 #: Most replays of one search.
 MOST = 30
 
@@ -81,6 +87,8 @@ class Search:
     lowest: float
     highest: float
     most: int = MOST
+    #: Factor of the next step while one end of the bracket is open.
+    step: float = STEP
     _done: int = 0
     #: Replays that held and failed, by scale.
     _votes: dict[float, list[bool]] = field(default_factory=dict)
@@ -117,12 +125,19 @@ class Search:
         """Return the scale to try next, None when the answer stands."""
         low, high = self._low(), self._high()
         if low is None:
-            return None if high is None or high <= self.lowest else max(high / 2, self.lowest)
+            if high is None or high <= self.lowest:
+                return None
+            return max(high / self._widened(), self.lowest)
         if high is None and low < self.highest:
-            return min(low * 2, self.highest)
+            return min(low * self._widened(), self.highest)
         if high is not None and high / low > RATIO:
             return math.sqrt(low * high)
         return low if len(self._votes[low]) < 2 else None
+
+    def _widened(self) -> float:
+        """Return the present step, and take its square next."""
+        step, self.step = self.step, min(self.step**2, WIDEST)
+        return step
 
     def _high(self) -> float | None:
         """Return the smallest scale that failed in most of its replays."""

@@ -133,6 +133,16 @@ class Rivals:
 
 
 @dataclass(frozen=True, slots=True)
+class Near:
+    """Where the capacity was found before: only where to look first."""
+
+    #: Time scale of the same workload; of several answers their median.
+    scale: float
+    #: How many of them were of this configuration; 0: all were of others.
+    times: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """Measure ``config`` with ``workload``; leave logs and records in ``directory``."""
 
@@ -145,3 +155,5 @@ class Job:
     repeats: int = 1
     #: A trial that is proven off the front is stopped. None: measure all, whatever it shows.
     rivals: Rivals | None = None
+    #: None: nothing is known of the capacity.
+    near: Near | None = None

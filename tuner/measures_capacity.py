@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 
 from tuner import metrics
 from tuner.bench import Bench, lateness
-from tuner.capacity import Capacity, Probe, Search
-from tuner.records import RequestRecord
+from tuner.capacity import FINE, STEP, Capacity, Probe, Search
+from tuner.config import EngineConfig
+from tuner.job import Near
+from tuner.records import Measured, RequestRecord, TrialRecord
 from tuner.stopping import Verdict
 
 #: The capacity is not sought below this time scale.
 LOWEST_SCALE = 1 / 16
 #: Where it is sought first, as a share of what the engine gave when all was offered at once.
 FIRST_SHARE = 0.7
+#: Near what other configurations gave, the second scale is this factor from the first.
+STEP_FROM_OTHERS = FINE**4
+#: Unless it is so many times the rate that was served when all was offered at once.
+FAR = 2.0
+#: Its multiples fill the interval from 0 to 1 evenly, however many there are.
+GOLDEN = (math.sqrt(5) - 1) / 2
+#: The metric that says where.
+SCALE = "capacity.rate_scale"
 #: Arrivals that last less than this many times the longest latency allowed show no steady state.
 STEADY = 10.0
 
@@ -39,8 +51,8 @@ async def measure_capacity(bench: Bench, repeat: int) -> None:
         return Probe(scale, n, slo.allowed_misses(n), verdict.met, verdict.missed, sides)
 
     highest = max(trace.span_s / _longest_bound_s(bench), LOWEST_SCALE)
-    search = Search(probe, LOWEST_SCALE, highest)
-    answer = await search.run(_first_scale(bench))
+    start, step = _beginning(bench)
+    answer = await Search(probe, LOWEST_SCALE, highest, step=step).run(start)
     _report(bench, answer, replays)
     scale = answer.failed_at if answer.best is None else answer.best.scale
     if scale is not None:
@@ -48,15 +60,50 @@ async def measure_capacity(bench: Bench, repeat: int) -> None:
         found.records += [("capacity", repeat, record) for record in kept]
 
 
+def near(records: Iterable[TrialRecord], config: EngineConfig) -> Near | None:
+    """Return where trials of one workload found the capacity: this configuration's, else others'.
+
+    None where none has one.
+    """
+    mine: list[float] = []
+    others: list[float] = []
+    for record in records:
+        if isinstance(record.outcome, Measured):
+            scale = record.outcome.measurement.values.get(SCALE)
+            if scale is not None:
+                (mine if record.config.key == config.key else others).append(scale)
+    return Near(statistics.median(mine or others), len(mine)) if mine or others else None
+
+
 def _longest_bound_s(bench: Bench) -> float:
     """Return the longest bound on a latency: a shorter span of arrivals shows no steady rate."""
     return bench.job.workload.slo.longest("ttft", "e2e") or 1.0
 
 
-def _first_scale(bench: Bench) -> float:
-    served, recorded = bench.shown().get("saturated.requests_per_s"), bench.job.workload.trace
-    rate = recorded.rate_per_s
-    return FIRST_SHARE * served / rate if served and rate else 1.0
+def _beginning(bench: Bench) -> tuple[float, float]:
+    """Return the first scale, and the first step: the smaller, the more is known.
+
+    Near an earlier answer of this configuration three replays find it again, and hold it twice.
+    They begin within RATIO above it, elsewhere each time: from one place all would give one of the
+    same few scales, and repeats would seem to agree better than a search can tell. What others
+    gave is no guide far above the rate that this one served: a short trace may hold at any rate.
+    """
+    found = _known(bench)
+    if found is not None and found.times:
+        return found.scale * FINE ** (found.times * GOLDEN % 1), FINE
+    served = bench.shown().get("saturated.requests_per_s")
+    rate = bench.job.workload.trace.rate_per_s
+    most = served / rate if served and rate else None
+    if found is not None and (most is None or found.scale <= FAR * most):
+        return found.scale, STEP_FROM_OTHERS
+    return (1.0 if most is None else FIRST_SHARE * most), STEP
+
+
+def _known(bench: Bench) -> Near | None:
+    """Return what repeats of this job found, else what the job was told."""
+    told, mine = bench.job.near, bench.found.values.get(SCALE, [])
+    earlier = told.times if told is not None else 0
+    return Near(statistics.median(mine), earlier + len(mine)) if mine else told
 
 
 def _report(

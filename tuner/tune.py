@@ -22,6 +22,7 @@ from tuner.events import (
     TrialStarted,
 )
 from tuner.job import Deadlines, Job, Rivals, Workload
+from tuner.measures_capacity import near
 from tuner.objectives import Objective, missing, scores
 from tuner.pools import Pool
 from tuner.price import priced
@@ -165,6 +166,7 @@ class Loop:
                 self.deadlines,
                 self.repeats,
                 self._rivals(proposal),
+                near(self._records, proposal.config),
             )
         )
         self._say(TrialStarted(proposal.number, proposal.config, dict(proposal.point)))
