@@ -67,7 +67,7 @@ FULL = {
     "objectives": "[{metric: paced.goodput, direction: maximize}]",
     "constraints": "[{metric: paced.e2e.p99, max_ms: 900, min: 0}]",
     "budget": "{trials: 30, minutes: 90, gpu_hours: 2.5}",
-    "strategy": "{name: plain, sampler: gp, seed: 4, startup: 6, options: {k: 2}}",
+    "strategy": "{name: plain, sampler: gp, seed: 4}",
     "confirm": "{members: 0, repeats: 7}",
     "baselines": "[{name: now, args: {max-num-seqs: 8}}]",
     "storage": "sqlite:///x.db",
@@ -94,7 +94,7 @@ def test_every_section_is_read(tmp_path: Path) -> None:
         "vllm", 2.0, Deadlines(start_s=100, stall_s=5), {"start_s": 60}
     )
     assert spec.space.names == ("a", "c", "b", "d")
-    assert spec.strategy == StrategySection("plain", "gp", 4, 6, {"k": 2})
+    assert spec.strategy == StrategySection("plain", "gp", 4)
     assert spec.baselines == (Baseline("now", {"max_num_seqs": 8}),)
     assert spec.ray == RaySection("auto", 2, 4)
     assert spec.hardware == Hardware("H200", 8, 139.8)

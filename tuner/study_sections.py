@@ -54,14 +54,12 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class StrategySection:
-    """What proposes configurations. ``startup``: trials before the sampler's model takes over."""
+    """What proposes configurations."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
     name: Annotated[str, BeforeValidator(values.strategy)] = values.STRATEGY
     sampler: _words(*SAMPLERS) = "tpe"  # type: ignore[valid-type]
     seed: Natural = 0
-    startup: Natural | None = None
-    options: dict[str, Free] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
