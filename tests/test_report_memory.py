@@ -10,6 +10,7 @@ from tuner.calibration import Memory
 from tuner.config import EngineConfig, Json
 from tuner.devices import GIB
 from tuner.engines.vllm_check import Verdict
+from tuner.errors import EngineFault
 from tuner.memory import Demand
 from tuner.objectives import Objective
 from tuner.presets import Provenance
@@ -48,6 +49,14 @@ def test_a_trial_keeps_what_was_predicted_of_its_start_before_it_taught_anything
     assert isinstance(later, Measured)
     assert later.measurement.facts["kv_forecast"] == {"alone": [49 * 1024, 41 * 1024]}
     assert memory.noted(EngineConfig("m"), Infeasible("x"), Cost()) == Infeasible("x")
+
+
+def test_what_was_measured_is_kept_where_nothing_can_be_asked() -> None:
+    def dead(config: EngineConfig) -> Verdict:
+        raise EngineFault("checker_died", "the check process ended")
+
+    outcome = Measured(Measurement({}, facts={"kv_cache_tokens": TOKENS}))
+    assert Memory(dead).noted(EngineConfig("m"), outcome, Cost(start_s=30.0)) is outcome
 
 
 @pytest.mark.parametrize("given", [{"total_bytes": 0}, {"kv_bytes": GIB}, {"blocks": 8}])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.config import EngineConfig, Json
 from tuner.engines.keeping import to_start
+from tuner.errors import EngineFault
 from tuner.events import Event, TrialFinished
 from tuner.memory import Demand, Forecast, forecast, solved_activation
 from tuner.records import Cost, Infeasible, Measured, Outcome, TrialRecord
@@ -74,10 +75,11 @@ class Memory:
         if not isinstance(outcome, Measured):
             return outcome
         measurement = outcome.measurement
-        demands = {
-            "started": self._begun(config, measurement.facts, cost),
-            "alone": self.ask(config).demand,
-        }
+        try:
+            begun, alone = self._begun(config, measurement.facts, cost), self.ask(config).demand
+        except EngineFault:  # the check died; what was measured is not lost for that
+            return outcome
+        demands = {"started": begun, "alone": alone}
         said = {k: self._both(d) for k, d in demands.items() if d is not None and _left_over(d)}
         if not said:
             return outcome
