@@ -11,6 +11,7 @@ import numpy as np
 
 from tuner.config import canonical
 from tuner.knobs import Point
+from tuner.records import Infeasible
 from tuner.store import Store
 from tuner.strategies import Search
 from tuner.strategies.plain import Choice
@@ -22,7 +23,7 @@ from tuner.strategies.riding import DRAWN, Origin, Riding
 PATIENCE = 2.0
 #: Cold keys that the sampler chooses first. Prices alone would stay on the first engine, and learn
 #: little of what needs a start, for longer than random search takes to find something better.
-KEYS = 7
+KEYS = 3
 #: Best offers whose neighbours are looked at too, how many of each, and how often.
 REFINED, NEIGHBOURS, ROUNDS = 6, 12, 2
 
@@ -56,13 +57,12 @@ class Priced(Riding):
         self._keys: dict[str, Keys] = {}
 
     def _choose(self, live: Collection[str]) -> Choice | None:
-        seen, good = self._seen(), self._good()
-        if len(self._origins) < self._first_keys and not self._enough():
+        if self._begins():
             return None  # to the sampler
-        origins = list(self._origins_of(live).values())
+        seen, good = self._seen(), self._good()
         offers = [
             self._live_offer(point, origin)
-            for origin in origins
+            for origin in self._origins_of(live).values()
             for point in self._riders(origin, good, seen)
         ]
         names = self._space.names
@@ -78,9 +78,14 @@ class Priced(Riding):
         chosen = ranked[0][1]
         return self._ride(chosen.origin, chosen.point) if chosen.origin else Choice(chosen.point)
 
-    def _enough(self) -> bool:
-        """Whether the sampler had its turns: rules may leave it fewer keys than there seem."""
-        return len(self._records) + len(self._running) >= 2 * self._first_keys
+    def _begins(self) -> bool:
+        """Whether first keys are missing; but rules may leave the sampler fewer than there seem."""
+        own = [record for record in self._records if not record.config.label]
+        tried = [r.config for r in own if r.cost.start_s or not isinstance(r.outcome, Infeasible)]
+        tried += [p.config for p in self._running.values() if not p.config.label]
+        keys = {config.cold_key(self._search.hot) for config in tried}
+        asked = len(own) + len(self._running)
+        return len(keys) < self._first_keys and asked < 2 * self._first_keys
 
     def _ranked(self, offers: Sequence[Offer]) -> list[tuple[float, Offer]]:
         """Return offers with their gain per GPU second (without a model: novelty), best first."""
