@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import optuna
-from search import ROWS, record, store_of
-from search_machine import CASES, WARM_UP_S, Machine
+from search import ROWS, noisy, record, store_of
+from search_machine import CASES, Machine
 
 from tuner.config import EngineConfig, Json
 from tuner.engines.simulated_costs import DEFAULTS, SimulatedCosts
@@ -25,7 +25,7 @@ from tuner.strategies import Strategy
 from tuner.strategies.candidates import draw
 
 TRIALS = 40
-CASE = CASES["chat"]
+CASE, _ = CASES["chat"]
 COSTS = SimulatedCosts()
 #: KV tokens of a running sequence, and seconds of a trial's replays.
 CONTEXT, REPLAY_S = 1700, 18.0
@@ -64,16 +64,18 @@ def scores(config: EngineConfig) -> tuple[float, float]:
 def infeasible(row: str, seed: int) -> list[bool]:
     """Run one search of ``TRIALS`` trials; return which of them failed at the launch."""
     strategy: Strategy = ROWS[row].make(store_of(CASE.objectives), CASE, seed)
-    machine, failed = Machine(ROWS[row].keeps), []
+    machine = Machine(CASE, ROWS[row].keeps)
+    failed: list[bool] = []
     while len(failed) < TRIALS:
         proposal = strategy.ask([machine.live] if machine.keeps and machine.live else [])
         if proposal is None:
             break
         why = refused(proposal.config.args)
         start_s, change_s = machine.ready_s(proposal.config, why is None)
-        other_s = WARM_UP_S * (start_s > 0)
+        other_s = CASE.prices.warm_up_s * (start_s > 0)
         cost = Cost(start_s, change_s, REPLAY_S, other_s, 1) if why is None else Cost(start_s)
-        strategy.tell(record(proposal, why or scores(proposal.config), cost, seed))
+        told = why or noisy(proposal.config, scores(proposal.config), CASE, seed)
+        strategy.tell(record(proposal, told, cost))
         failed.append(why is not None)
     return failed
 

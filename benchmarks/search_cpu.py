@@ -1,218 +1,107 @@
-"""Compares search strategies on the real CPU engine: ``python benchmarks/search_cpu.py``.
+"""The question of ``search.py`` on the real CPU engine: ``python benchmarks/search_cpu.py``.
 
-The quickstart study (a tiny model, its space, the head of its chat workload) is searched for equal
-wall seconds, each run in a folder of its own, without early ends and without a confirmation. "A
-restart per trial" keeps no engine. Scores are as measured, noise and all; volumes are shares of
-what all runs together found. Runs are kept below --folder and not made again by the same code.
+A run on real engines takes minutes and carries the noise of its moment, so that a few of them rank
+nothing. Here every point of a small space was measured once and for all, several times, on real
+engines (``search_cpu.py measure``: half an hour, in pieces; see search_cpu_table.py), and the
+strategies search that table, over as many seeds as one likes. They are told its values with noise
+as large as between the rounds, and charged its seconds; volumes are those of its values.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import itertools
 import json
-import os
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from search import RANDOM, SOURCES, TPE, Curve, Step, curve
-from search_machine import CASES
+import pandas as pd
+from search import Bench, parsing
+from search_machine import Case, Prices, Result
 
-from tuner.beforehand import checking, known_good, refusing, temperatures
-from tuner.config import digest
-from tuner.events import Event, StudyStarted, TrialFinished
-from tuner.runner import Parts, make_loop, make_store, searching
-from tuner.runner_pool import make_pool
-from tuner.strategies.table import STRATEGIES
+from tuner.beforehand import at
+from tuner.config import EngineConfig, Json, canonical
 from tuner.study import StudySpec, load_study
-from tuner.surroundings import Surroundings
 
-STUDY = Path(__file__).parent.parent / "studies" / "quickstart.yaml"
-#: Requests of the workload: a saturated and a paced replay of so many take 7.6 s on two free cores.
-HEAD = 60
-#: Shares of the budget at which the volumes are told.
-MARKS = (0.25, 0.5, 0.75, 1.0)
-#: Of this case only the volume is used: up to half the default's throughput, twice its latency.
-CASE = CASES["chat"]
+HERE = Path(__file__).parent
+STUDY, ROWS = HERE / "search_cpu.yaml", HERE / "search_cpu.csv"
+SCORES = ["output_tokens_per_s", "latency_s"]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A strategy of ours, the sampler behind it, and whether engines are kept between trials."""
+class Table:
+    """What was measured of every point: the geometric means of its scores over the rounds."""
 
-    strategy: str
-    sampler: str = "tpe"
-    keeps: bool = True
+    def __init__(self, spec: StudySpec, rows: Path) -> None:
+        self._spec = spec
+        names = list(spec.space.names)
+        all_rows = pd.read_csv(rows)
+        self.rows = all_rows[all_rows["problem"].isna()].copy()
+        self.rows["seconds"] = self.rows["replay_s"] + self.rows["other_s"]
+        self.rows[SCORES] = np.log(self.rows[SCORES])
+        points = self.rows.groupby(names)
+        middle = points[[*SCORES, "seconds"]].median()
+        self._known = {
+            canonical([_plain(value) for value in point]): Result(
+                (float(np.exp(one)), float(np.exp(other))), float(seconds)
+            )
+            for point, (one, other, seconds) in zip(middle.index, middle.to_numpy(), strict=True)
+        }
+        left = self.rows[SCORES] - points[SCORES].transform("mean")
+        #: Relative spread of one measurement, by objective.
+        self.noise = np.sqrt((left**2).sum() / (len(left) - len(middle))).tolist()
 
+    def __call__(self, config: EngineConfig) -> Result | None:
+        """Return a point's values."""
+        return self._known.get(canonical([config.args[name] for name in self._spec.space.names]))
 
-ROWS = {
-    "priced": Row("priced"),
-    "ride-along": Row("ride-along"),
-    TPE: Row("plain", keeps=False),
-    RANDOM: Row("plain", "random", keeps=False),
-}
+    def reference(self) -> Iterator[EngineConfig]:
+        """Return all points."""
+        return map(self._spec.config, self._spec.space.points())
 
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What one run left: trials that ended within the budget, and the load of the machine."""
-
-    strategy: str
-    #: Wall seconds since the first proposal, and scores; None where there are no valid ones.
-    steps: Sequence[tuple[float, Sequence[float] | None]]
-    #: Scores of vLLM's defaults, which come first; None where they never gave any.
-    default: Sequence[float] | None
-    starts: int
-    changes: int
-    #: Processes that ran or waited for a core, mean of the last minute: at the begin, at the end.
-    load: tuple[float, float]
-
-    def curve(self, default: Sequence[float]) -> Curve:
-        """Return the volume over wall seconds."""
-        steps = (Step(at, tuple(s) if s else None) for at, s in self.steps)  # type: ignore[arg-type]
-        return curve(steps, CASE, default)
-
-
-@dataclass(slots=True)
-class Watch:
-    """Notes when each trial ended."""
-
-    clock: Callable[[], float] = time.monotonic
-    began: float = 0.0
-    ended: list[tuple[float, TrialFinished]] = field(default_factory=list)
-
-    def on_event(self, event: Event) -> None:
-        """Take note of one event."""
-        match event:
-            case StudyStarted():
-                self.began = self.clock()
-            case TrialFinished():
-                self.ended.append((self.clock() - self.began, event))
-            case _:
-                pass
+    def prices(self, hot: frozenset[str]) -> Prices:
+        """Return medians over the cold keys' first starts, the later ones, and live changes."""
+        cold = [name for name in self._spec.space.names if name not in hot]
+        starts = self.rows[self.rows["start_s"] > 0]
+        again = starts.duplicated(cold)
+        live = self.rows.loc[self.rows["change_s"] > 0, "change_s"]
+        groups = starts.loc[~again, "start_s"], starts.loc[again, "start_s"], live
+        return Prices(*(float(each.median()) for each in groups))
 
 
-def study(row: Row, seconds: float, seed: int) -> StudySpec:
-    """Return the quickstart study as one run needs it."""
-    strategy = {"name": row.strategy, "sampler": row.sampler, "seed": seed}
-    return load_study(
-        STUDY,
-        [
-            f"strategy={json.dumps(strategy)}",
-            f"budget={json.dumps({'minutes': seconds / 60})}",
-            f"workload.transforms={json.dumps([{'head': HEAD}])}",
-        ],
-    )
+def _plain(value: Json) -> Json:
+    """Return a value of a table as JSON has it."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
-def searched(name: str, seconds: float, seed: int, folder: Path) -> Run:
-    """Run one search on real engines."""
-    row, watch, before = ROWS[name], Watch(), os.getloadavg()[0]
-    spec = study(row, seconds, seed)
-    workload, around = spec.workload(), Surroundings(folder, [watch])
-    with contextlib.ExitStack() as stack:
-        checker = stack.enter_context(checking(spec, around.cache))
-        assert checker is not None, "the study runs on real engines"
-        warmth = temperatures(spec, checker)
-        if not row.keeps:
-            warmth = dict.fromkeys(warmth, "cold")
-        store = make_store(spec, folder, spec.name)
-        strategy = STRATEGIES[row.strategy](store, searching(spec, warmth))
-        strategy.enqueue(known_good(spec, checker, workload)[0])
-        pool = stack.enter_context(make_pool(spec, around, spec.engine.kind, warmth))
-        parts = Parts(store, strategy, pool, refusing(checker, workload), spec.budget)
-        make_loop(spec, around, parts, workload, folder).run()
-    within = [(at, event.record) for at, event in watch.ended if at <= seconds]
-    return Run(
-        name,
-        [(round(at, 2), record.scores if record.feasible else None) for at, record in within],
-        next(
-            (record.scores for _, record in within if record.config.label and record.scores), None
-        ),
-        sum(record.cost.start_s > 0 for _, record in within),
-        sum(record.cost.reconfigure_s > 0 for _, record in within),
-        (before, os.getloadavg()[0]),
-    )
-
-
-class Known:
-    """Runs that are kept in a file."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
-        self._path = folder / "runs.jsonl"
-        lines = self._path.read_text().splitlines() if self._path.exists() else []
-        self._runs = {key: Run(**fields) for key, fields in map(json.loads, lines)}
-
-    def run(self, name: str, seconds: float, seed: int) -> Run:
-        """Return a run, made now unless it was before."""
-        key = digest([name, seconds, seed, HEAD, SOURCES])
-        if key not in self._runs:
-            place = Path(tempfile.mkdtemp(prefix=f"{key}-", dir=self._folder))
-            self._runs[key] = searched(name, seconds, seed, place)
-            with self._path.open("a") as stream:
-                stream.write(json.dumps([key, asdict(self._runs[key])]) + "\n")
-        return self._runs[key]
-
-
-def table(runs: Mapping[str, Sequence[Run]], seconds: float) -> str:
-    """Return the comparison as a Markdown table: medians over the repetitions."""
-    flat = [run for those in runs.values() for run in those]
-    defaults = [run.default for run in flat if run.default]
-    if not defaults:
-        return "vLLM's defaults gave no result in any run"
-    default = np.median(defaults, axis=0).tolist()
-    curves = {name: [run.curve(default) for run in those] for name, those in runs.items()}
-    each = [one for those in curves.values() for one in those]
-    union = CASE.volume([scores for one in each for scores in one.front], default)
-    best = max(one.at(seconds) for one in each)
-    if not best:
-        return "no run found anything within half the throughput and twice the latency of defaults"
-    marks = [f"at {mark * seconds:g} s" for mark in MARKS]
-    head = ["strategy", "trials", "starts", "live changes", *marks, "s to 95 % of the best", "load"]
-    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    for name, those in runs.items():
-        counts = [[len(run.steps), run.starts, run.changes] for run in those]
-        cells = [name, *(f"{count:g}" for count in np.median(counts, axis=0))]
-        for mark in MARKS:
-            cells.append(f"{np.median([c.at(mark * seconds) / union for c in curves[name]]):.2f}")
-        reached = float(np.median([c.reaches(0.95 * best) for c in curves[name]]))
-        cells.append(f"{reached:.0f}" if reached < float("inf") else "-")
-        loads = [load for run in those for load in run.load]
-        cells.append(f"{min(loads):.1f} to {max(loads):.1f}")
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def order(names: Sequence[str], repetitions: int) -> Iterator[tuple[int, str]]:
-    """Give each repetition's strategies, from another one on each time: a machine drifts."""
-    for seed, shift in itertools.product(range(repetitions), range(len(names))):
-        yield seed, names[(seed + shift) % len(names)]
+def case_of(spec: StudySpec, table: Table, facts: Mapping[str, Json]) -> Case:
+    """Return the case; ``facts`` are what the installed vLLM said when the table was measured."""
+    hot, warm = (at(facts["temperatures"], each) for each in ("hot", "warm"))
+    one, other = spec.objectives
+    seqs = tuple(spec.space["max_num_seqs"].domain.values())
+    return Case(
+        spec.space, spec.base, facts["default"], (one, other), hot, warm, table.prices(hot),
+        tuple(table.noise), seqs,
+    )  # fmt: skip
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run what is missing, print one table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=150.0, help="wall seconds of one run")
-    parser.add_argument("--repetitions", type=int, default=1)
-    parser.add_argument("--strategies", nargs="*", choices=list(ROWS), default=list(ROWS))
-    folder = Path(tempfile.gettempdir()) / "vllm-tuner-search-cpu"
-    parser.add_argument("--folder", type=Path, default=folder)
+    """Measure what is missing of the table, or search it."""
+    parser = parsing(__doc__, "vllm-tuner-search-cpu")
+    parser.add_argument("what", nargs="?", choices=["search", "measure"], default="search")
+    parser.add_argument("--rounds", type=int, default=2, help="measurements of each point")
+    parser.add_argument("--minutes", type=float, default=60.0, help="of this piece")
     given = parser.parse_args(arguments)
-    known = Known(given.folder)
-    runs: dict[str, list[Run]] = {name: [] for name in given.strategies}
-    for seed, name in order(given.strategies, given.repetitions):
-        runs[name].append(known.run(name, given.seconds, seed))
-        print(f"{name}, repetition {seed}", file=sys.stderr, flush=True)
-    print(f"{given.repetitions} x {given.seconds:g} s each, {HEAD} requests", end="\n\n")
-    print(table(runs, given.seconds))
+    spec = load_study(STUDY)
+    if given.what == "measure":
+        from search_cpu_table import measure
+
+        done = measure(spec, given.folder, ROWS, given.rounds, given.minutes)
+        print("all is measured" if done else "not all is measured: call it again")
+        return
+    table, facts = Table(spec, ROWS), json.loads(ROWS.with_suffix(".json").read_text())
+    case = case_of(spec, table, facts)
+    print(f"{case.prices}, noise {case.noise}", end="\n\n")
+    print(Bench("cpu", case, table, given.folder).compared(given.rows, given.seeds))
 
 
 if __name__ == "__main__":

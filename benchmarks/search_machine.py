@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -22,10 +24,6 @@ from tuner.objectives import Objective
 from tuner.replay import Plan, replay
 from tuner.trace import Ragged, Trace
 
-#: Seconds to get an engine ready on the H200, and of a start that runs out of memory.
-COLD_S, WARM_S, LIVE_S, REFUSED_S = 55.0, 20.0, 0.65, 30.0
-#: Warm-up after a start.
-WARM_UP_S = 2.0
 #: What a truth holds of a configuration, before the replays' seconds.
 METRICS = ("saturated.output_tokens_per_s", "paced.itl.p99", "paced.e2e.p99")
 #: What needs a start, but leaves the compile hash as it is.
@@ -58,6 +56,66 @@ _TOKENS = Knob("max_num_batched_tokens", ChoiceDomain.of([512, 1024, 2048, 4096,
 
 
 @dataclass(frozen=True, slots=True)
+class Prices:
+    """Seconds until an engine is ready, by the way that it takes, and of a start that fails."""
+
+    cold_s: float
+    warm_s: float
+    live_s: float
+    refused_s: float = 0.0
+    #: Of the warm-up after a start.
+    warm_up_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One space to search, and what its trials cost: throughput up, one latency down."""
+
+    space: SearchSpace
+    base: EngineConfig
+    #: vLLM's own values of what the space varies, and more.
+    default: Mapping[str, Json]
+    objectives: tuple[Objective, Objective]
+    #: Knobs that a live engine changes, and those whose change leaves the compiled code as it is.
+    hot: frozenset[str]
+    warm: frozenset[str]
+    prices: Prices
+    #: Relative spread of one measurement, by objective.
+    noise: tuple[float, float]
+    #: What auto_tune's loops try of max_num_seqs.
+    seqs: tuple[int, ...]
+
+    def configured(self, changes: Mapping[str, Json] | None = None) -> EngineConfig:
+        """Return vLLM's defaults with some arguments changed."""
+        return self.base.with_args({**self.default, **(changes or {})})
+
+    def volume(self, scores: Sequence[Sequence[float]], default: Sequence[float]) -> float:
+        """Return the hypervolume up to half the default's throughput and twice its latency."""
+        relative = [[s / d for s, d in zip(row, default, strict=True)] for row in scores]
+        if not relative:
+            return 0.0
+        return pareto.hypervolume(pareto.oriented(relative, [True, False]), (-0.5, 2.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a configuration truly gives, and the seconds of a trial once its engine is ready."""
+
+    scores: tuple[float, float]
+    seconds: float
+
+
+class Truth(Protocol):
+    """What is true of every configuration of a case."""
+
+    def __call__(self, config: EngineConfig) -> Result | None:
+        """Return what a configuration gives, None where it cannot run."""
+
+    def reference(self) -> Iterable[EngineConfig]:
+        """Return configurations that the best known front is made of, beside what is found."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lengths:
     """Median prompt and answer tokens of a workload, requests per second, and how many."""
 
@@ -82,106 +140,104 @@ class Lengths:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One space on one workload: throughput up, one latency down. Costs are without noise."""
+#: No noise, and no seconds of a start, which ``Machine`` charges.
+_COSTS = SimulatedCosts(noise=0.0, start_s=0.0, warm_start_s=0.0)
+#: What an H200 charged, and the spread of its throughput and P99 latency.
+_H200, _NOISE = Prices(55.0, 20.0, 0.65, 30.0, 2.0), (0.02, 0.05)
 
-    space: SearchSpace
+
+def _case(latency: str, *knobs: Knob) -> Case:
+    space = SearchSpace(
+        (Knob("max_num_seqs", IntDomain(16, 1024, log=True)), _TOKENS, *knobs, *_COLD_KNOBS),
+        rules=("max_num_batched_tokens >= max_num_seqs",),
+    )
+    objectives = Objective(METRICS[0], True), Objective(latency, False)
+    hot, warm = HOT & {*space.names}, WARM & {*space.names}
+    seqs = (16, 32, 64, 128, 256, 512, 1024)
+    return Case(space, BASE, DEFAULT, objectives, hot, warm, _H200, _NOISE, seqs)
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What the simulated engine needs to know to measure a case. Costs are without noise."""
+
     lengths: Lengths
-    latency: str
     costs: SimulatedCosts
     #: The best values of the cold knobs, as far as they are not the defaults.
     best: Mapping[str, Json]
-    #: What auto_tune's loops and the best known front try of max_num_seqs.
-    seqs: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024)
-
-    @property
-    def hot(self) -> frozenset[str]:
-        """The knobs that a live engine changes."""
-        return HOT & frozenset(self.space.names)
-
-    @property
-    def objectives(self) -> tuple[Objective, ...]:
-        """Throughput and the latency."""
-        return Objective(METRICS[0], True), Objective(self.latency, False)
-
-    def scores(self, known: Sequence[float]) -> tuple[float, float]:
-        """Return the objectives' values of a truth."""
-        return known[0], known[METRICS.index(self.latency)]
-
-    def volume(self, scores: Sequence[Sequence[float]], default: Sequence[float]) -> float:
-        """Return the hypervolume up to half the default's throughput and twice its latency."""
-        relative = [[s / d for s, d in zip(row, default, strict=True)] for row in scores]
-        if not relative:
-            return 0.0
-        return pareto.hypervolume(pareto.oriented(relative, [True, False]), (-0.5, 2.0))
 
 
-#: No noise, and no seconds of a start, which ``Machine`` charges.
-_COSTS = SimulatedCosts(noise=0.0, start_s=0.0, warm_start_s=0.0)
-CASES: dict[str, Case] = {
+CASES: dict[str, tuple[Case, Simulation]] = {
     # The 8B model whose prices were measured; scheduler knobs trade throughput for latency.
-    "chat": Case(
-        SearchSpace(
-            (
-                Knob("max_num_seqs", IntDomain(16, 1024, log=True)),
-                _TOKENS,
-                Knob("long_prefill_token_threshold", ChoiceDomain.of([0, 256, 512, 1024])),
-                Knob("enable_prefix_caching", ChoiceDomain.of([True, False])),
-                *_COLD_KNOBS,
-            ),
-            rules=("max_num_batched_tokens >= max_num_seqs",),
+    "chat": (
+        _case(
+            "paced.itl.p99",
+            Knob("long_prefill_token_threshold", ChoiceDomain.of([0, 256, 512, 1024])),
+            Knob("enable_prefix_caching", ChoiceDomain.of([True, False])),
         ),
-        Lengths(prompt=1480, answer=181, rate_per_s=8.0, n=60),
-        "paced.itl.p99",
-        _COSTS,
-        {"quantization": "fp8", "kv_cache_dtype": "fp8"},
+        Simulation(
+            Lengths(prompt=1480, answer=181, rate_per_s=8.0, n=60),
+            _COSTS,
+            {"quantization": "fp8", "kv_cache_dtype": "fp8"},
+        ),
     ),
     # Six times the model, which leaves little memory to the KV cache: weights, cache and memory
     # decide, which are cold knobs' work, and the scheduler matters little.
-    "cold": Case(
-        SearchSpace(
-            (Knob("max_num_seqs", IntDomain(16, 1024, log=True)), _TOKENS, *_COLD_KNOBS),
-            rules=("max_num_batched_tokens >= max_num_seqs",),
+    "cold": (
+        _case("paced.e2e.p99"),
+        Simulation(
+            Lengths(prompt=700, answer=250, rate_per_s=4.0, n=50),
+            replace(
+                _COSTS, prompt_token_s=1.4e-4, fp8_token_s=8.5e-5, weight_bytes=98.0 * GIB,
+                fp8_weight_bytes=52.0 * GIB, kv_token_bytes=327_680,
+            ),
+            {"quantization": "fp8", "kv_cache_dtype": "fp8", "gpu_memory_utilization": 0.94},
         ),
-        Lengths(prompt=700, answer=250, rate_per_s=4.0, n=50),
-        "paced.e2e.p99",
-        replace(
-            _COSTS, prompt_token_s=1.4e-4, fp8_token_s=8.5e-5, weight_bytes=98.0 * GIB,
-            fp8_weight_bytes=52.0 * GIB, kv_token_bytes=327_680,
-        ),
-        {"quantization": "fp8", "kv_cache_dtype": "fp8", "gpu_memory_utilization": 0.94},
     ),
 }  # fmt: skip
 
 
 @dataclass(slots=True)
-class Truth:
-    """Noise-free results by configuration: scores and replay seconds, None where it cannot run."""
+class Simulated:
+    """Noise-free results of the simulated engine, kept in a file."""
 
     case: Case
+    simulation: Simulation
     path: Path
     _trace: Trace = field(init=False)
     _setting: str = field(init=False)
+    #: METRICS and the replays' seconds, by configuration; None where it cannot run.
     known: dict[str, list[float] | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._trace = self.case.lengths.trace()
-        self._setting = digest([self._trace.digest, str(self.case.costs), METRICS])
+        self._trace = self.simulation.lengths.trace()
+        self._setting = digest([self._trace.digest, str(self.simulation.costs), METRICS])
         if self.path.exists():
             self.known = dict(json.loads(line) for line in self.path.read_text().splitlines())
 
-    def __call__(self, config: EngineConfig) -> list[float] | None:
-        """Return the METRICS and the replays' seconds of a configuration."""
+    def __call__(self, config: EngineConfig) -> Result | None:
+        """Return a configuration's result, from the file where it is there."""
         key = digest([config.key, self._setting])
         if key not in self.known:
             self.known[key] = self._measured(config)
             with self.path.open("a") as stream:
                 stream.write(json.dumps([key, self.known[key]]) + "\n")
-        return self.known[key]
+        found = self.known[key]
+        if found is None:
+            return None
+        one, other = (found[METRICS.index(each.metric)] for each in self.case.objectives)
+        return Result((one, other), found[-1])
+
+    def reference(self) -> Iterator[EngineConfig]:
+        """Return every hot setting of the best engine."""
+        hot = {n: list(self.case.space[n].domain.values()) for n in sorted(self.case.hot)}
+        hot["max_num_seqs"] = list(self.case.seqs)
+        for values in itertools.product(*hot.values()):
+            point = dict(zip(hot, values, strict=True))
+            yield self.case.configured({**self.simulation.best, **point})
 
     def _measured(self, config: EngineConfig) -> list[float] | None:
-        launcher = SimulatedLauncher(self.case.costs)
+        launcher = SimulatedLauncher(self.simulation.costs)
 
         async def main() -> list[float]:
             clock = asyncio.get_running_loop().time
@@ -202,29 +258,26 @@ class Truth:
 
 @dataclass(slots=True)
 class Machine:
-    """One GPU with one slot: the price of each configuration in turn.
+    """One slot of a machine: the price of each configuration in turn.
 
     ``keeps``: the engine stays live between trials; otherwise every trial is a start.
     """
 
+    case: Case
     keeps: bool
     live: str = ""
     compiled: set[str] = field(default_factory=set)
 
     def ready_s(self, config: EngineConfig, runs: bool) -> tuple[float, float]:
         """Return seconds of a start and of a live change, and have the engine there."""
-        cold = config.cold_key(HOT)
+        case, prices = self.case, self.case.prices
+        cold = config.cold_key(case.hot)
         if self.keeps and self.live == cold:
-            return 0.0, LIVE_S
+            return 0.0, prices.live_s
         self.live = cold if runs else ""
         if not runs:
-            return REFUSED_S, 0.0
-        key = config.cold_key({*HOT, *WARM} if self.keeps else UNHASHED)
+            return prices.refused_s, 0.0
+        key = config.cold_key(case.hot | case.warm if self.keeps else UNHASHED)
         warm = key in self.compiled or bool(config.args.get("enforce_eager"))
         self.compiled.add(key)
-        return WARM_S if warm else COLD_S, 0.0
-
-
-def default_config(changes: Mapping[str, Json] | None = None) -> EngineConfig:
-    """Return ``vllm serve``'s defaults with some arguments changed."""
-    return BASE.with_args({**DEFAULT, **(changes or {})})
+        return prices.warm_s if warm else prices.cold_s, 0.0
