@@ -88,6 +88,7 @@ def main(arguments: Sequence[str]) -> None:
     """Measure what is missing of the table, or search it."""
     parser = parsing(__doc__, "vllm-tuner-search-cpu")
     parser.add_argument("what", nargs="?", choices=["search", "measure"], default="search")
+    parser.add_argument("--table", type=Path, default=ROWS, help="what to search")
     parser.add_argument("--rounds", type=int, default=2, help="measurements of each point")
     parser.add_argument("--minutes", type=float, default=60.0, help="of this piece")
     given = parser.parse_args(arguments)
@@ -95,10 +96,13 @@ def main(arguments: Sequence[str]) -> None:
     if given.what == "measure":
         from search_cpu_table import measure
 
-        done = measure(spec, given.folder, ROWS, given.rounds, given.minutes)
-        print("all is measured" if done else "not all is measured: call it again")
+        given.folder.mkdir(parents=True, exist_ok=True)
+        rows = given.folder / ROWS.name
+        done = measure(spec, given.folder, rows, given.rounds, given.minutes)
+        print(f"{rows}: all is measured" if done else f"{rows}: not all is measured, call it again")
         return
-    table, facts = Table(spec, ROWS), json.loads(ROWS.with_suffix(".json").read_text())
+    facts = json.loads(given.table.with_suffix(".json").read_text())
+    table = Table(spec, given.table)
     case = case_of(spec, table, facts)
     print(f"{case.prices}, noise {case.noise}", end="\n\n")
     print(Bench("cpu", case, table, given.folder).compared(given.rows, given.seeds))
