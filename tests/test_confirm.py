@@ -96,6 +96,14 @@ def test_one_repeat_confirms_nothing() -> None:
     assert confirmed(repeated(3, [(150, 1.0)]), [], OBJECTIVES) == []
 
 
+def test_until_the_defaults_are_repeated_too_nothing_is_confirmed() -> None:
+    member = repeated(3, [(120.0, 0.9), (118.0, 0.9)])
+    default = repeated(0, [(100.0, 1.0), (101.0, 1.0)], "baseline: vllm serve defaults")
+    assert confirmed([*member, default[0]], [], OBJECTIVES) == []
+    assert {one.trial for one in confirmed([*member, *default], [], OBJECTIVES)} == {0, 3}
+    assert [one.trial for one in confirmed(member, [], OBJECTIVES)] == [3]
+
+
 def test_the_search_is_held_against_its_confirmation() -> None:
     found = confirmed(repeated(3, [(90, 2.0), (110, 2.0)]), [record(3, 200, 1.0)], OBJECTIVES)
     assert found[0].ratio_to_search == pytest.approx((0.5, 2.0))

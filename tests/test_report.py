@@ -219,6 +219,13 @@ def test_a_gain_within_the_noise_is_no_reason_to_switch() -> None:
     assert verdict_of([trial(1, (810.0, 1.58))]).headline.startswith("Keep what you run")
 
 
+def test_a_loss_within_the_noise_does_not_cost_a_large_gain_its_place() -> None:
+    front = [trial(1, (806.0, 1.2)), trial(2, (790.0, 0.6)), trial(3, (600.0, 0.5))]
+    verdict = verdict_of(front)
+    assert (verdict.tone, verdict.preset.trial) == ("gain", 2)
+    assert "-1.2 % output throughput, -62 % P99 end-to-end latency" in verdict.headline
+
+
 def test_the_default_on_its_own_front_is_kept() -> None:
     assert verdict_of([BASE]).tone == "same"
 

@@ -19,7 +19,7 @@ from tuner.intervals import (
     verdict,
 )
 from tuner.objectives import Objective
-from tuner.presets import is_baseline
+from tuner.presets import DEFAULT_BASELINE, is_baseline
 from tuner.records import TrialRecord
 
 
@@ -83,17 +83,20 @@ def confirmed(
 ) -> list[Confirmed]:
     """Return what the repeats of each member say together; fewer than two say nothing.
 
-    ``repeats`` are the records of the confirming study, whose points name member and repeat.
+    ``repeats`` are the records of the confirming study, whose points name member and repeat. Until
+    vLLM's defaults have two, where they are among them, nothing is said: the confirmation may have
+    another workload than the search, so that one's repeats and the other's search do not compare.
     """
+    configs = {int(record.point["member"]): record.config for record in repeats}
     scores = _by_member(repeats)
     scores = {member: rows for member, rows in scores.items() if len(rows) > 1}
-    if not scores:
+    waits = any(c.label == DEFAULT_BASELINE and m not in scores for m, c in configs.items())
+    if not scores or waits:
         return []
     maximize = [objective.maximize for objective in objectives]
     intervals = {member: _intervals(rows) for member, rows in scores.items()}
     probability = front_probability(list(scores.values()), maximize)
     dominated = surely_dominated(list(intervals.values()), maximize)
-    configs = {int(record.point["member"]): record.config for record in repeats}
     first = {record.number: record for record in search}
     return [
         Confirmed(

@@ -19,19 +19,22 @@ from tuner.report_confirmed import (
     vanished,
 )
 from tuner.report_sure import NOISE_SHARE, sure
-from tuner.report_text import better, change, quantity, short
+from tuner.report_text import change, quantity, short
 
 #: Verdicts of repeats, the best first.
 _STANDINGS = ("gain", "trade", "not shown", "worse")
+#: Of a single measurement, in the logarithm.
+_NOISE = math.log1p(NOISE_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What a reader should do. ``preset`` is None where there is nothing to deploy.
 
-    ``tone``: "gain" (better in every objective, or shown by repeats to be better), "small" (so, but
-    within noise), "trade" (better in some), "worse", "same" (it is the default), "meets" (the
-    default misses a constraint), "alone" (no default was measured) or "none".
+    ``tone``: "gain" (shown by repeats to be better; or better, and worse in no objective by more
+    than noise), "small" (all within noise), "trade" (better in some), "worse", "same" (it is the
+    default), "meets" (the default misses a constraint), "alone" (no default was measured) or
+    "none".
     """
 
     tone: str
@@ -61,7 +64,7 @@ def decide(
 
     It recommends the preset with the largest gain over the default that repeats have shown. Where
     nothing was confirmed it goes by single measurements: the largest mean gain among the presets
-    that are better in every objective; without such a one, the balanced one.
+    that are worse in no objective by more than noise; without such a one, the balanced one.
     """
     proof = proof or Proof()
     if not presets:
@@ -158,7 +161,7 @@ def _score(preset: Preset, objectives: Sequence[Objective]) -> tuple[bool, float
     gains = [
         _gain(preset.gains[o.metric], o) for o in objectives if preset.gains.get(o.metric, 0) > 0
     ]
-    return (min(gains, default=-1.0) > 0, sum(gains))
+    return (min(gains, default=-1.0) > -_NOISE, sum(gains))
 
 
 def _recommended(presets: Sequence[Preset], objectives: Sequence[Objective]) -> Preset:
@@ -177,11 +180,12 @@ def _tone(preset: Preset, objectives: Sequence[Objective], default: TrialRecord 
         return "same"
     if not default.feasible:
         return "meets"
-    signs = [better(gains[o.metric], o) for o in objectives if o.metric in gains]
-    if all(signs):
-        small = all(abs(gain - 1) < NOISE_SHARE for gain in gains.values())
-        return "small" if small else "gain"
-    return "trade" if any(signs) else "worse"
+    found = [_gain(gains[o.metric], o) for o in objectives if gains.get(o.metric, 0) > 0]
+    if max(found, default=0.0) <= 0:
+        return "worse"
+    if max(map(abs, found)) < _NOISE:
+        return "small"
+    return "gain" if min(found) > -_NOISE else "trade"
 
 
 def gains_text(preset: Preset, objectives: Sequence[Objective]) -> str:
