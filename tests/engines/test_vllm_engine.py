@@ -106,6 +106,7 @@ async def test_many_requests_at_once_are_all_answered_in_full(engine: VllmEngine
     assert counters["waiting_max"] >= 1
     assert 0 < counters["kv_usage_max_share"] < 1
     assert counters["preemptions"] == 0
+    assert counters["generated_tokens"] == sum(answered)
 
 
 async def test_a_repeated_prompt_is_cached_until_reset(engine: VllmEngine) -> None:

@@ -20,7 +20,7 @@ class Counters:
     def reset(self) -> None:
         """Start from zero."""
         self.finished = self.preemptions = self.queries = self.hits = 0
-        self.running_max = self.waiting_max = 0
+        self.running_max = self.waiting_max = self.generated = 0
         self.kv_usage_max_share = 0.0
 
     def logger(self, vllm_config: Any, engine_index: int = 0) -> StatLoggerBase:
@@ -38,6 +38,7 @@ class Counters:
 
     def add_iteration(self, stats: Any) -> None:
         """Count what came out of one step."""
+        self.generated += stats.num_generation_tokens
         self.preemptions += stats.num_preempted_reqs
         self.finished += len(stats.finished_requests)
         self._news.set()
@@ -55,6 +56,7 @@ class Counters:
     def totals(self) -> dict[str, float]:
         """Return the totals under the metrics' names; a share of nothing is absent."""
         totals: dict[str, float] = {
+            "generated_tokens": self.generated,
             "preemptions": self.preemptions,
             "running_max": self.running_max,
             "waiting_max": self.waiting_max,
