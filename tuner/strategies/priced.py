@@ -23,7 +23,7 @@ from tuner.strategies.riding import DRAWN, Origin, Riding
 PATIENCE = 2.0
 #: Cold keys that the sampler chooses first. Prices alone would stay on the first engine, and learn
 #: little of what needs a start, for longer than random search takes to find something better.
-KEYS = 3
+KEYS = 6
 #: Best offers whose neighbours are looked at too, how many of each, and how often.
 REFINED, NEIGHBOURS, ROUNDS = 6, 12, 2
 
@@ -51,9 +51,9 @@ class Priced(Riding):
     ) -> None:
         super().__init__(store, search)
         self._patience = patience
-        # Most of a short study must be left to the model.
-        most = keys if search.trials is None else min(keys, max(search.trials // 3, 1))
-        self._first_keys = 0 if search.all_hot else min(most, _keys_of(search))
+        # Most of a short study must be left to the model, and of few keys half.
+        most = min(keys, math.inf if search.trials is None else search.trials // 3)
+        self._first_keys = 0 if search.all_hot else max(min(most, _keys_of(search) // 2), 1)
         self._keys: dict[str, Keys] = {}
 
     def _choose(self, live: Collection[str]) -> Choice | None:
