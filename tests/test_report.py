@@ -226,6 +226,11 @@ def test_a_loss_within_the_noise_does_not_cost_a_large_gain_its_place() -> None:
     assert "-1.2 % output throughput, -62 % P99 end-to-end latency" in verdict.headline
 
 
+def test_of_presets_as_good_as_each_other_the_balanced_one_is_recommended() -> None:
+    front = [trial(1, (900.0, 1.0)), trial(2, (890.0, 0.7)), trial(3, (860.0, 0.67))]
+    assert verdict_of(front).preset.name == "balanced"
+
+
 def test_the_default_on_its_own_front_is_kept() -> None:
     assert verdict_of([BASE]).tone == "same"
 

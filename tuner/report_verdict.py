@@ -165,11 +165,14 @@ def _score(preset: Preset, objectives: Sequence[Objective]) -> tuple[bool, float
 
 
 def _recommended(presets: Sequence[Preset], objectives: Sequence[Objective]) -> Preset:
-    best = max(presets, key=lambda preset: _score(preset, objectives))
-    if _score(best, objectives)[0]:
-        same = [preset for preset in presets if preset.trial == best.trial]
-        return next((preset for preset in same if preset.name == "balanced"), same[0])
-    return next((preset for preset in presets if preset.name == "balanced"), presets[0])
+    """Return the best preset, or the balanced one where that is as good but for noise."""
+    scores = {preset.name: _score(preset, objectives) for preset in presets}
+    sound, most = max(scores.values())
+    balanced = next((preset for preset in presets if preset.name == "balanced"), presets[0])
+    if not sound:
+        return balanced
+    near = [p for p in presets if scores[p.name][0] and scores[p.name][1] > most - _NOISE]
+    return balanced if balanced in near else max(near, key=lambda p: scores[p.name])
 
 
 def _tone(preset: Preset, objectives: Sequence[Objective], default: TrialRecord | None) -> str:
