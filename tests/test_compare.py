@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tuner.config import EngineConfig
 from tuner.errors import StoreError, StudyError
 from tuner.finish import write_all
 from tuner.machine import Gpu
+from tuner.objectives import Constraint, Objective
 from tuner.records import Faulted, Measured, Measurement, TrialRecord
 from tuner.results import StudyResults, load_results, open_store, stored
 from tuner.runner import run_study
@@ -255,3 +257,34 @@ def test_results_are_as_they_were(made: Path) -> None:
     after = load_results(made)
     assert [r.number for r in after.records] == [r.number for r in before.records]
     assert [r.number for r in after.front] == [r.number for r in before.front]
+
+
+def test_a_bound_says_which_way_is_better_where_the_name_does_not(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = load_study(made / "study.yaml")
+    bounds = (Constraint("paced.x_share", lower=0.5), Constraint("paced.y", upper=2.0))
+    bounded = replace(spec, constraints=(*bounds, Constraint("own.z", lower=1.0)))
+    objectives = (*spec.objectives, Objective("own.z", maximize=False))
+    values = dict.fromkeys(("paced.x_share", "paced.y", "own.z"), ((1.0, 1.0), (2.0, 2.0)))
+    rows = comparing._rows(replace(bounded, objectives=objectives), values, 0.05)
+    assert {row.metric: row.maximize for row in rows} == {
+        "paced.x_share": True,
+        "paced.y": False,
+        "own.z": False,
+    }
+
+
+def test_an_argument_that_is_no_json_is_bad_input(made: Path) -> None:
+    file = write(made.parent, "model: m\ncompilation-config: '{bad'\n", "no-json.yaml")
+    with pytest.raises(StudyError, match=r"no-json\.yaml: compilation-config: not JSON"):
+        compare(Question(made, (str(file), "defaults")), Surroundings(made))
+
+
+def test_two_names_of_one_configuration_are_not_called_defaults(made: Path) -> None:
+    number = trial_of(made, 16)
+    file = write(made.parent, "model: org/model\nmax-num-seqs: 16\n", "same.yaml")
+    done = CliRunner().invoke(app, ["compare", str(made), number, str(file), "--repeats", "2"])
+    assert done.exit_code == 0, done.output
+    assert "vLLM's defaults" not in done.output
+    assert f"A {number}: the same configuration as B" in " ".join(done.output.split())

@@ -49,8 +49,9 @@ def compare_command(question: Question, as_json: bool) -> int:
 
 def _tell(compared: Compared) -> None:
     a, b = compared.sides
-    for letter, side, other in (("A", a, b), ("B", b, a)):
-        what = settings_text(differences(side.config, other.config))
+    for letter, side, twin, other in (("A", a, "B", b), ("B", b, "A", a)):
+        apart = differences(side.config, other.config)
+        what = settings_text(apart) if apart else f"the same configuration as {twin}"
         out.print(f"{letter} {side.name}: {what}", markup=False, soft_wrap=True)
     out.print(table(compared))
     for note in compared.notes:

@@ -23,6 +23,7 @@ from tuner.intervals import (
     repeats_needed,
     verdict,
 )
+from tuner.objectives import Constraint
 from tuner.records import Faulted, Infeasible, Measured, TrialRecord
 from tuner.results import load_results, open_store, stored
 from tuner.study import StudySpec, load_study
@@ -43,7 +44,7 @@ METRICS: Mapping[str, bool] = {
     "paced.e2e.p99": False,
     "capacity.requests_per_s": True,
 }
-#: Ends of names of which more is better, for a constraint's metric.
+#: Ends of names of which more is better, for a metric with an upper and a lower bound.
 _MORE_IS_BETTER = ("_per_s", "goodput", "attainment", "_per_joule", "hit_share")
 SIDES = ("a", "b")
 SIMULATED = "a simulated engine repeats itself exactly: intervals say nothing of a real one"
@@ -223,12 +224,11 @@ def _rows(
     values: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]],
     difference: float,
 ) -> list[Row]:
-    wanted = {
-        **{objective.metric: objective.maximize for objective in spec.objectives},
-        **{c.metric: c.metric.endswith(_MORE_IS_BETTER) for c in spec.constraints},
-    }
+    bounds = {c.metric: _more_is_better(c) for c in spec.constraints if c.metric not in METRICS}
+    objectives = {objective.metric: objective.maximize for objective in spec.objectives}
+    wanted = {*objectives, *(c.metric for c in spec.constraints)}
     rows = []
-    for metric, maximize in {**METRICS, **wanted}.items():
+    for metric, maximize in {**METRICS, **bounds, **objectives}.items():
         if metric in values:
             a, b = values[metric]
             ratio = ratio_interval(b, a)
@@ -236,6 +236,13 @@ def _rows(
             rows.append(Row(metric, maximize, a, b, ratio, verdict(ratio, maximize), needed))
     # The study's own metrics go first.
     return sorted(rows, key=lambda row: row.metric not in wanted)
+
+
+def _more_is_better(constraint: Constraint) -> bool:
+    """Return the direction of a bound's metric; with both bounds, or none, its name decides."""
+    if (constraint.lower is None) != (constraint.upper is None):
+        return constraint.upper is None
+    return constraint.metric.endswith(_MORE_IS_BETTER)
 
 
 def _cautions(records: Sequence[TrialRecord]) -> list[str]:

@@ -104,10 +104,12 @@ def _of_file(path: Path, spec: StudySpec) -> Side:
         raise StudyError(Problem(str(path), "", what))
     preset = _beside(path)
     if preset is None:
-        return Side(str(path), EngineConfig(keys["model"], _arguments(keys), dict(spec.base.env)))
+        return Side(
+            str(path), EngineConfig(keys["model"], _arguments(keys, path), dict(spec.base.env))
+        )
     config = replace(preset.config, label="")
     if yaml.safe_load(config_text(config)) != keys:  # someone has edited the file
-        config = replace(config, model=keys["model"], args=_arguments(keys))
+        config = replace(config, model=keys["model"], args=_arguments(keys, path))
     whence = preset.provenance
     return Side(str(path), config, whence.get("versions", {}), whence.get("hardware", {}))
 
@@ -119,15 +121,21 @@ def _beside(path: Path) -> Preset | None:
         return None
 
 
-def _arguments(keys: Mapping[str, Json]) -> dict[str, Json]:
-    """Return a file's keys as engine arguments: ``engines.flags`` the other way round."""
+def _arguments(keys: Mapping[str, Json], path: Path) -> dict[str, Json]:
+    """Return a file's keys as engine arguments: ``engines.flags`` the other way round.
+
+    Raises StudyError for what looks like JSON and is none.
+    """
     args: dict[str, Json] = {}
     for key, value in keys.items():
         name = str(key).replace("-", "_")
         if name.startswith("no_") and value is True:
             args[name.removeprefix("no_")] = False
         elif isinstance(value, str) and value.lstrip().startswith("{"):
-            args[name] = json.loads(value)
+            try:
+                args[name] = json.loads(value)
+            except ValueError as error:
+                raise StudyError(Problem(str(path), str(key), f"not JSON: {error}")) from None
         elif name != "model":
             args[name] = value
     return args
