@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar, cast
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -11,6 +12,9 @@ from typer.testing import CliRunner, Result
 from tests.live_case import REASON, SECRET, STARTED, Served, serving
 from tuner.cli import app
 from tuner.config import Json
+from tuner.live_apply import apply as put
+from tuner.live_preset import parsed
+from tuner.live_server import LiveServer
 
 TOKEN = "MY_TOKEN"
 
@@ -179,3 +183,27 @@ def test_no_server_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     result = run(gone, preset(tmp_path, "max-num-seqs: 8\n"))
     assert (result.exit_code, "gives no answer" in result.stderr) == (1, True)
     assert SECRET in os.environ[TOKEN]
+
+
+def test_exports_beside_the_presets_are_none(served: Served, tmp_path: Path) -> None:
+    for name in ("balanced", "balanced.compose", "balanced.k8s"):
+        preset(tmp_path, "max-num-seqs: 16\n", f"presets/{name}.yaml")
+    assert "it has balanced\n" in run(served, tmp_path).stderr
+    assert run(served, tmp_path, "--preset", "balanced.k8s").exit_code == 2
+
+
+async def test_changing_back_holds_requests_back_as_the_change_did() -> None:
+    """Else it would never find a busy server idle."""
+
+    class Bent:
+        drained: ClassVar[list[float]] = []
+
+        async def state(self) -> dict[str, Json]:
+            values = {"max_num_seqs": 32}
+            return {"hot": list(values), "cold": {}, "started": values, "values": values}
+
+        async def change(self, values: dict[str, Json], drain_s: float = 0.0) -> None:
+            self.drained.append(drain_s)
+
+    done = await put(cast("LiveServer", Bent()), parsed("max-num-seqs: 8", "p"), 20.0)
+    assert (done.result, Bent.drained) == ("rolled back", [20.0, 20.0])

@@ -57,7 +57,7 @@ async def apply(
     except ConfigRejected as rejected:
         return Applied("refused", plan, rejected.detail, rejected.hint)
     except TunerError as fault:
-        return await _rolled_back(server, plan, fault)
+        return await _rolled_back(server, plan, fault, drain_s)
     return Applied("applied", plan)
 
 
@@ -68,9 +68,12 @@ async def _read_back(server: LiveServer, wanted: Mapping[str, Json]) -> None:
         raise EngineFault("not_applied", f"wanted and read back: {wrong}")
 
 
-async def _rolled_back(server: LiveServer, plan: Plan, fault: TunerError) -> Applied:
+async def _rolled_back(
+    server: LiveServer, plan: Plan, fault: TunerError, drain_s: float
+) -> Applied:
+    """Change back. Drains, too: requests came in after the change, and a busy engine refuses."""
     try:
-        await server.change(plan.before)
+        await server.change(plan.before, drain_s)
         await _read_back(server, plan.before)
     except TunerError as second:
         why = f"{fault}; changing it back failed, too: {second}"

@@ -76,7 +76,9 @@ def found(path: Path, name: str = "") -> Path:
         if path.is_file():
             return path
         raise StudyError(Problem(str(path), "", "no such file"))
-    names = sorted(file.stem for file in (path / "presets").glob("*.yaml"))
+    # Exports lie beside the presets: balanced.compose.yaml, balanced.k8s.yaml, ...
+    stems = sorted(file.stem for file in (path / "presets").glob("*.yaml"))
+    names = [stem for stem in stems if stem.rpartition(".")[0] not in stems]
     if name in names:
         return path / "presets" / f"{name}.yaml"
     there = f"it has {', '.join(names)}" if names else "it has none"

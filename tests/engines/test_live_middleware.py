@@ -167,3 +167,17 @@ async def test_nonsense_is_answered(door: Door, method: str, body: bytes, status
     assert got == status
     assert content["error"]
     assert door.core.values == STARTED
+
+
+async def test_of_two_drains_at_once_the_second_is_refused(door: Door) -> None:
+    """It would outlast the time that its caller gave it, and change the engine unseen."""
+    door.core.busy = 1_000_000
+    first = asyncio.create_task(door.ask("POST", {"max_num_seqs": 8}, query=b"drain_s=30"))
+    async with asyncio.timeout(20):
+        while door.core.busy == 1_000_000:  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.001)
+        status, content = await door.ask("POST", {"max_num_seqs": 4}, query=b"drain_s=30")
+    assert (status, "another change" in content["error"]) == (409, True)
+    door.core.busy = 0
+    assert (await first)[0] == 200
+    assert door.core.values["max_num_seqs"] == 8

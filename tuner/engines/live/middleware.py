@@ -7,7 +7,8 @@
     POST /tuner/live?drain_s=30    holds back new requests until the engine is idle and changed
 
 Held requests wait here and are answered afterwards: none is lost. (Of several API server processes
-only one holds its requests back; the change is then refused while the others get some.)
+only one holds its requests back; the change is then refused while the others get some.) While
+one change holds requests back, another one that wants to is refused.
 
 Without the variable the paths do not exist. Each request needs ``Authorization: Bearer secret`` and
 must come from the machine itself. Answers are JSON: 200 with the values as read back, or an
@@ -61,7 +62,6 @@ class LiveConfig:
         self._token = os.environ.get(TOKEN, "")
         self._open = asyncio.Event()
         self._open.set()
-        self._draining = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
@@ -107,12 +107,13 @@ class LiveConfig:
     ) -> Mapping[str, Json]:
         if not drain_s:
             return await client.apply(llm, values)
-        async with self._draining:
-            self._open.clear()
-            try:
-                return await client.apply(llm, values, idle_s=drain_s)
-            finally:
-                self._open.set()
+        if not self._open.is_set():  # waiting for it could outlast the caller's own patience
+            raise ConfigRejected("not_hot", "another change holds requests back just now")
+        self._open.clear()
+        try:
+            return await client.apply(llm, values, idle_s=drain_s)
+        finally:
+            self._open.set()
 
 
 def _is_here(address: Any) -> bool:
