@@ -107,7 +107,6 @@ async def live(
 
 async def test_the_engine_says_what_it_can_change(live: VllmEngine) -> None:
     said = await client.state(live.llm)
-    assert await client.hot_names(live.llm) == set(said["hot"])
     assert {"max_num_seqs", "max_num_batched_tokens", "stream_interval"} < set(said["hot"])
     assert said["values"] == said["started"]
     assert said["values"]["max_num_seqs"] == 16

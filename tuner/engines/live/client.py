@@ -34,14 +34,6 @@ async def state(llm: Any) -> dict[str, Json]:
     return answer
 
 
-async def hot_names(llm: Any) -> frozenset[str]:
-    """Return the engine arguments that can be changed here and now; none without a plugin."""
-    try:
-        return frozenset((await state(llm))["hot"])
-    except ConfigRejected:
-        return frozenset()
-
-
 async def apply(
     llm: Any, values: Mapping[str, Json], *, idle_s: float = IDLE_S
 ) -> Mapping[str, Json]:
