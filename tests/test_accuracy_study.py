@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from tuner.config import EngineConfig
 from tuner.engines.simulated import SimulatedLauncher
 from tuner.errors import ConfigRejected, RequestRejected
 from tuner.events import Notice
-from tuner.job import Workload
+from tuner.job import Deadlines, Workload
 from tuner.pools.inline import InlinePool
 from tuner.records import Faulted, Measured, Measurement, TrialRecord
 from tuner.results import load_results
@@ -125,7 +126,11 @@ def test_who_cannot_be_scored_is_told_and_tried_once(tmp_path: Path, dtype: str)
     study = Study(tmp_path, ["auto", dtype], "{max_logprob_drift: 0.1}")
     assert study.run() == "0 members of the front scored"
     assert study.launcher.launched == ["auto", dtype]
-    assert "accuracy of 1 was not measured" in study.said[0]
+    why = {
+        "refused": "not_scored: prompt_logprobs are not supported with this",
+        "impossible": "unsupported_by_hardware: no",
+    }
+    assert study.said[0] == f"accuracy of trial 1 was not measured: {why[dtype]}"
     assert study.front == [1]
 
 
@@ -158,3 +163,20 @@ def test_a_bound_in_the_study_is_read_and_kept(tmp_path: Path) -> None:
     assert spec.accuracy.max_logprob_drift == 0.25
     assert "max_logprob_drift: 0.25" in spec.resolved()
     assert Drift(0, 0.3, 1, 1, 1, spec.accuracy.max_logprob_drift).misses
+
+
+def test_a_score_that_takes_too_long_is_named_as_such(tmp_path: Path) -> None:
+    class Slow(KnownDrift):
+        async def score(self, *parts: object) -> Scored:  # type: ignore[override]
+            await asyncio.sleep(3600)
+            raise AssertionError("waited for ever")
+
+    class SlowLauncher:
+        @contextlib.asynccontextmanager
+        async def launch(self, config: EngineConfig, log: str) -> AsyncIterator[Slow]:
+            yield Slow(config)
+
+    deadlines = Deadlines(request_s=5.0)
+    job = ScoringJob(0, EngineConfig("m"), Workload("w", trace(20)), str(tmp_path), deadlines)
+    outcome, _ = SimulatedLauncher.run(score_job(job, SlowLauncher(), lambda phase: None))
+    assert outcome == Faulted("not_scored", "no answer to prompt 0 within 5 s")

@@ -94,9 +94,13 @@ async def _scores(
         for number in range(job.prompts):
             prompt = source.prompt(Request(number, 0.0, asked, tokens))
             answer = job.answers[number] if job.answers else None
-            async with asyncio.timeout(job.deadlines.request_s):
-                # One at a time: what else is in a batch changes the last digits.
-                found.append(await engine.score(prompt, tokens, answer))
+            try:
+                async with asyncio.timeout(job.deadlines.request_s):
+                    # One at a time: what else is in a batch changes the last digits.
+                    found.append(await engine.score(prompt, tokens, answer))
+            except TimeoutError:
+                late = f"no answer to prompt {number} within {job.deadlines.request_s:g} s"
+                raise EngineFault("not_scored", late) from None
         return found
 
 

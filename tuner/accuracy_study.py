@@ -11,7 +11,7 @@ from tuner.accuracy_job import ScoringJob, scored
 from tuner.config import EngineConfig
 from tuner.job import Workload
 from tuner.pools import Pool
-from tuner.records import Measured, TrialRecord
+from tuner.records import Faulted, Infeasible, Measured, TrialRecord
 from tuner.results import load_results, open_store
 from tuner.runner_pool import make_pool
 from tuner.study import StudySpec
@@ -76,7 +76,10 @@ class Guard:
         outcome = done[1]
         if isinstance(outcome, Measured):
             return scored(outcome)
-        self.around.say(f"accuracy of {name} was not measured: {outcome}")
+        who = "the baseline" if number < 0 else f"trial {number}"
+        assert isinstance(outcome, Infeasible | Faulted)  # a scoring job is never cut short
+        why = f"{outcome.reason}: {outcome.detail}"
+        self.around.say(f"accuracy of {who} was not measured: {why}")
         return None
 
     def next(self) -> TrialRecord | None:
