@@ -179,3 +179,26 @@ def test_a_folder_without_results_is_bad_input(tmp_path: Path) -> None:
 
 def test_no_trial_yet_is_said() -> None:
     assert examine([])[0].level == "warn"
+
+
+@pytest.mark.parametrize(("high", "smaller"), [(True, True), (False, False)])
+def test_a_reason_is_given_only_for_the_side_that_it_speaks_of(high: bool, smaller: bool) -> None:
+    records = [
+        record(n, dict(p), measured(tail=0.2 if (p["max_num_seqs"] > 128) == high else 0.012))
+        for n, p in enumerate(points(4))
+    ]
+    found = about(examine(records), "latency jitters")
+    assert "max_num_seqs" in found.remedy
+    assert ("fewer sequences" in found.remedy) is smaller
+
+
+def test_only_what_changes_answers_is_named() -> None:
+    config = {"quantization": "fp8", "kv_cache_dtype": "auto"}
+    [found] = accuracy([record(0, dict(config), measured())], {})
+    assert "(quantization)" in found.title
+
+
+def test_without_a_bound_nothing_is_within_it() -> None:
+    [found] = accuracy([quantized(0, "fp8")], {0: drift(0.5, None)})
+    assert found.level == "ok"
+    assert "1 scored, no bound was set" in found.title

@@ -106,7 +106,12 @@ class Drift:
 
 def changes_numbers(config: EngineConfig) -> bool:
     """Whether a configuration may answer otherwise than the plain model does."""
-    return any(config.args.get(name) not in _AS_IS for name in QUANTIZING)
+    return bool(changing(config))
+
+
+def changing(config: EngineConfig) -> list[str]:
+    """Return the arguments by which a configuration may answer otherwise."""
+    return [name for name in QUANTIZING if config.args.get(name) not in _AS_IS]
 
 
 def to_attribute(drifts: Mapping[int, Drift]) -> dict[str, Json]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tuner.accuracy import QUANTIZING, Drift, changes_numbers
-from tuner.blame import Blame, level_explained, share_explained
+from tuner.accuracy import Drift, changes_numbers, changing
+from tuner.blame import Blame, Split, level_explained, share_explained
 from tuner.doctor_findings import Finding
 from tuner.records import Dominated, Faulted, Infeasible, Measured, TrialRecord
 from tuner.report_failures import failures, ran_otherwise
@@ -24,13 +24,15 @@ JITTERY = 5.0
 ENOUGH = 3
 #: What ends a trial without saying anything of its configuration.
 _OF_NO_MEANING = ("interrupted", "cancelled")
+#: What to keep to -> why it is calmer; nothing is known of the other direction.
 _CALMER = {
-    "max_num_batched_tokens": "a long prompt's piece delays everybody's next token: a smaller "
+    "max_num_batched_tokens <=": "a long prompt's piece delays everybody's next token: a smaller "
     "max_num_batched_tokens or long_prefill_token_threshold keeps pieces short",
-    "enable_chunked_prefill": "unchunked prompts delay everybody's next token",
-    "max_num_seqs": "fewer sequences at once share a step, and preempt each other less",
-    "gpu_memory_utilization": "a larger KV cache preempts less",
-    "num_gpu_blocks_override": "a larger KV cache preempts less",
+    "enable_chunked_prefill = true": "unchunked prompts delay everybody's next token",
+    "enable_chunked_prefill other than false": "unchunked prompts delay everybody's next token",
+    "max_num_seqs <=": "fewer sequences at once share a step, and preempt each other less",
+    "gpu_memory_utilization >": "a larger KV cache preempts less",
+    "num_gpu_blocks_override >": "a larger KV cache preempts less",
 }
 
 
@@ -130,9 +132,13 @@ def _jitter(records: Sequence[TrialRecord]) -> Iterator[Finding]:
         f"explained by {blame.split}: {high:.1f} times at the median of {blame.inside} trials with "
         f"it, {low:.1f} times in {blame.outside} without (p {blame.p_value:.2g})"
     )
-    known = _CALMER.get(blame.split.name)
-    way_out = f"keep to {blame.split.other}" + (f": {known}" if known else "")
-    yield Finding("warn", title, "\n".join(lines), way_out)
+    yield Finding("warn", title, "\n".join(lines), _keep_to(blame.split.other))
+
+
+def _keep_to(rule: Split) -> str:
+    number = rule.relation in ("<=", ">")
+    why = _CALMER.get(f"{rule.name} {rule.relation}" if number else str(rule))
+    return f"keep to {rule}" + (f": {why}" if why else "")
 
 
 _CALM = "repeat the trials that jitter (repeats: 3): what does not come again was the machine"
@@ -181,7 +187,7 @@ def accuracy(records: Sequence[TrialRecord], drifts: Mapping[int, Drift]) -> Ite
     if not touched:
         yield Finding("ok", "nothing that changes what the model answers was varied")
         return
-    names = sorted({name for r in touched for name in QUANTIZING if r.config.args.get(name)})
+    names = sorted({name for record in touched for name in changing(record.config)})
     title = f"{len(touched)} trials change what the model answers ({', '.join(names)})"
     if not drifts:
         how = "add accuracy: {max_logprob_drift: 0.1} to the study and run it again"
@@ -201,7 +207,9 @@ def accuracy(records: Sequence[TrialRecord], drifts: Mapping[int, Drift]) -> Ite
         way_out = "leave these settings out, or loosen accuracy.max_logprob_drift if that is meant"
         yield Finding("warn", f"{title}: {len(missed)} miss the bound", "\n".join(lines), way_out)
     else:
-        yield Finding("ok", f"{title}: {len(known)} scored, within the bound", "\n".join(lines))
+        bounded = any(drift.bound is not None for drift in known.values())
+        held = "within the bound" if bounded else "no bound was set"
+        yield Finding("ok", f"{title}: {len(known)} scored, {held}", "\n".join(lines))
 
 
 def _settings(record: TrialRecord) -> dict[str, object]:
