@@ -227,3 +227,13 @@ def test_a_machine_with_more_gpus_is_another_device(monkeypatch: pytest.MonkeyPa
         return knowledge._device()
 
     assert here(4) != here(8)
+
+
+def test_a_file_that_cannot_be_changed_is_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(knowledge.VARIABLE, str(tmp_path / "file" / "knowledge.json"))
+    done = CliRunner().invoke(app, ["knowledge", "forget", "--all"])
+    assert done.exit_code == 1
+    assert "knowledge.json cannot be written: " in done.stderr

@@ -21,6 +21,7 @@ from filelock import FileLock, Timeout
 from tuner import machine
 from tuner.config import EngineConfig, Json, digest
 from tuner.engines.evidence import Shortage
+from tuner.errors import TunerError
 from tuner.events import Event, TrialFinished
 from tuner.records import Infeasible, TrialRecord
 from tuner.study import StudySpec
@@ -129,10 +130,16 @@ def keep(path: Path, new: Sequence[Verdict]) -> str:
 
 
 def forget(path: Path, keys: Collection[str] | None = None) -> list[Verdict]:
-    """Take verdicts out of a file, all for None; return those taken out."""
-    with _changing(path) as found:
-        gone = [one for one in found if keys is None or one.key in keys]
-        found[:] = [one for one in found if one not in gone]
+    """Take verdicts out of a file, all for None; return those taken out.
+
+    Raises TunerError where the file cannot be changed.
+    """
+    try:
+        with _changing(path) as found:
+            gone = [one for one in found if keys is None or one.key in keys]
+            found[:] = [one for one in found if one not in gone]
+    except (OSError, Timeout) as error:
+        raise TunerError(f"{path} cannot be written: {error}") from error
     return gone
 
 
