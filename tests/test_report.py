@@ -35,6 +35,7 @@ from tuner.report_table import front_rows, front_table
 from tuner.report_text import (
     change,
     differences,
+    half_width,
     number,
     quantity,
     seconds,
@@ -445,3 +446,18 @@ def test_knobs_set_back_are_rows_with_a_sentence() -> None:
     assert text.startswith("The gain of balanced comes from max_num_seqs.")
     assert "block_size may go" in text
     assert set_back(None, [UP]) == []
+
+
+def test_the_rounding_of_floats_is_no_spread() -> None:
+    up = UP.metric
+    assert half_width((3050.086996657553, 3050.08699665764), up) == "± 0 tok/s"
+    assert half_width((3050.0, 3050.2), up) == "± 0.100 tok/s"
+    assert half_width((0.0, 0.0), up) == "± 0 tok/s"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.99999, "1.00"), (0.0999999, "0.100"), (99.99, "100"), (-9.999, "-10.0"), (1234.5, "1,234")],
+)
+def test_a_number_that_rounds_up_keeps_three_digits(value: float, shown: str) -> None:
+    assert number(value) == shown

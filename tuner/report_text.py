@@ -94,7 +94,8 @@ def number(value: float) -> str:
     """Return a number with three significant digits, whole from 100 on, thousands apart."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    rounded = abs(float(f"{value:.2e}"))  # 0.9999 is 1.00, not 1.000
+    digits = max(0, 2 - math.floor(math.log10(rounded)))
     if digits > 8:
         return f"{value:.3g}"
     return f"{value:,.{digits}f}"
@@ -115,7 +116,9 @@ def half_width(bounds: tuple[float, float] | None, metric: str) -> str:
         return ""
     if bounds[0] < 0 < bounds[1]:
         return "± over 100 %"
-    return f"± {quantity((bounds[1] - bounds[0]) / 2, metric)}"
+    half = (bounds[1] - bounds[0]) / 2
+    # Below that, equal repeats differ by the rounding of floats.
+    return f"± {quantity(half if half > 1e-9 * abs(bounds[1]) else 0.0, metric)}"
 
 
 def seconds(value: float) -> str:
