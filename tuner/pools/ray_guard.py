@@ -59,7 +59,11 @@ def _tell(guard: subprocess.Popen[bytes], scratch: str) -> None:
 
 def end(processes: Sequence[ProcessId]) -> None:
     """End exactly these processes, politely first."""
-    left = [psutil.Process(one.pid) for one in processes if one.alive]
+    left = []
+    for one in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may end between two looks
+            if one.alive:
+                left.append(psutil.Process(one.pid))
     for process in left:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
