@@ -7,16 +7,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tests.processes import MARK, Family
 from tests.study_case import load
 from tuner.errors import EngineFault
+from tuner.job import Job
 from tuner.pools.spec import HostSpec
 from tuner.records import Cost, Faulted, Infeasible, Measured, Measurement
 from tuner.study import StudySpec
-from tuner.trainable import _Measuring
+from tuner.trainable import _Measuring, tried
 
 SPACE = """{
   knobs: {
@@ -117,3 +119,17 @@ def test_a_configuration_that_cannot_run_has_no_scores_and_a_reason(tmp_path: Pa
     assert math.isnan(found["paced.e2e.p99"])
     assert found["start_s"] == 3
     assert found["done"] is True
+
+
+def test_a_second_try_costs_what_both_took(tmp_path: Path) -> None:
+    """The first one started the engine; without it the start would seem to be free."""
+    found = Measured(Measurement({"saturated.output_tokens_per_s": 1.0, "paced.e2e.p99": 1.0}))
+    answers = [
+        (Faulted("late", "fell behind", engine_ok=True), Cost(start_s=20, replay_s=5, gpus=2)),
+        (found, Cost(reconfigure_s=1, replay_s=6, gpus=2)),
+    ]
+    outcome, cost = tried(lambda job: answers.pop(0), cast("Job", None))
+    assert outcome == found
+    assert cost == Cost(start_s=20, reconfigure_s=1, replay_s=11, gpus=2)
+    gone = (Faulted("engine_died", "x"), Cost(start_s=3))
+    assert tried(lambda job: gone, cast("Job", None)) == gone
