@@ -19,7 +19,7 @@ from tuner.evaluate import evaluate
 from tuner.job import Job, Slo, Workload
 from tuner.records import Measured, Measurement, RequestRecord
 from tuner.stopping import Verdict
-from tuner.stopping_percentiles import VALUES, Side, Watched, watched
+from tuner.stopping_percentiles import Side, Watched, watched
 from tuner.trace import Request, Trace
 from tuner.traces import transforms
 
@@ -105,7 +105,7 @@ def test_a_bound_is_on_the_values_that_are_reported(
     every: list[tuple[float, list[float], bool]], latency: str
 ) -> None:
     good = [one for one in records_of(every) if one.ok]
-    pooled = np.concatenate([np.array([]), *(VALUES[latency](one) for one in good)])
+    pooled = np.concatenate([np.array([]), *(metrics.VALUES[latency](one) for one in good)])
     sample = metrics.Sample(good, Slo())
     np.testing.assert_array_equal(pooled, metrics.DISTRIBUTIONS[latency](sample))
 

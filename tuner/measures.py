@@ -45,11 +45,10 @@ def _race(bench: Bench, plan: Plan) -> Race | None:
     job = bench.job
     if job.rivals is None or job.repeats > 1:
         return None
-    scored = [request for request in plan.requests if request.arrival_s >= plan.lead_in_s]
-    found = proofs(job.rivals, bench.shown(), scored, job.workload.slo)
+    found = proofs(job.rivals, bench.shown(), plan.scored, job.workload.slo)
     if not found:
         return None
-    race = Race(len(scored), found)
+    race = Race(len(plan.scored), found)
     for request in plan.requests:
         if _is_root(request, plan) and request.arrival_s >= job.deadlines.replay_s:
             race.take(record_of(request, plan, request.arrival_s, error="deadline: never sent"))

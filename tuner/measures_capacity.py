@@ -44,7 +44,7 @@ async def measure_capacity(bench: Bench, repeat: int) -> None:
 
     async def probe(scale: float) -> Probe:
         plan = bench.plan(scale=scale)
-        scored = [request for request in plan.requests if request.arrival_s >= plan.lead_in_s]
+        scored = plan.scored
         records, verdict = await bench.replayed("capacity", plan, lambda: Verdict.on(scored, slo))
         replays[scale] = records
         n, sides = len(scored), tuple(percentile.side() for percentile in verdict.watched)

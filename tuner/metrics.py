@@ -61,23 +61,19 @@ def meets(record: RequestRecord, slo: Slo) -> bool:
     if not record.ok:
         return False
     bounds = slo.of(record.slo_class)
-    return all(
-        (value := _BOUNDED[name](record)) is None or value <= bound
-        for name, bound in bounds.items()
-    )
+    return all((VALUES[name](record) <= bound).all() for name, bound in bounds.items())
 
 
-def _longest_gap(record: RequestRecord) -> float | None:
-    between = gaps(record)
-    return float(between.max()) if len(between) else None
+def _one(value: float | None) -> Floats:
+    return np.array([] if value is None else [value], np.float64)
 
 
-#: What an SLO can bound: name -> value of a request, None where it has none.
-_BOUNDED: dict[str, Callable[[RequestRecord], float | None]] = {
-    "ttft": ttft,
-    "e2e": e2e,
-    "tpot": tpot,
-    "itl": _longest_gap,
+#: Latencies of a request that was answered in full, what an SLO can bound: name -> its values.
+VALUES: dict[str, Callable[[RequestRecord], Floats]] = {
+    "ttft": lambda record: _one(ttft(record)),
+    "e2e": lambda record: _one(e2e(record)),
+    "tpot": lambda record: _one(tpot(record)),
+    "itl": gaps,
 }
 
 
@@ -109,12 +105,13 @@ class Sample:
         return count / len(self.records) if self.records else None
 
 
+def _pooled(values: Callable[[RequestRecord], Floats]) -> Callable[[Sample], Floats]:
+    return lambda sample: np.concatenate([_one(None), *map(values, sample.good)])
+
+
 #: Distributions: name -> values of a sample; each gets every statistic.
 DISTRIBUTIONS: dict[str, Callable[[Sample], Floats]] = {
-    "ttft": lambda s: np.array([ttft(r) for r in s.good]),
-    "e2e": lambda s: np.array([e2e(r) for r in s.good]),
-    "tpot": lambda s: np.array([t for r in s.good if (t := tpot(r)) is not None]),
-    "itl": lambda s: np.concatenate([gaps(r) for r in s.good] or [np.array([])]),
+    **{name: _pooled(values) for name, values in VALUES.items()},
     "lateness": lambda s: np.array(
         [r.sent_s - r.scheduled_s for r in s.records if r.sent_s is not None]
     ),

@@ -50,6 +50,15 @@ class Plan:
     #: Requests that arrive earlier are sent but not scored.
     lead_in_s: float = 0.0
 
+    def scores(self, request: Request) -> bool:
+        """Whether a request counts."""
+        return request.arrival_s >= self.lead_in_s
+
+    @property
+    def scored(self) -> list[Request]:
+        """The requests that count."""
+        return [request for request in self.requests if self.scores(request)]
+
 
 class Judge(Protocol):
     """Knows what a replay is for, and so when its rest can no longer matter."""
@@ -251,7 +260,7 @@ def record_of(
         scheduled_s=scheduled,
         sent_s=sent_s,
         error=error,
-        scored=request.arrival_s >= plan.lead_in_s,
+        scored=plan.scores(request),
     )
 
 

@@ -24,17 +24,6 @@ from tuner.trace import Request
 Floats = NDArray[np.float64]
 
 
-def _one(value: float | None) -> Floats:
-    return np.array([] if value is None else [value], np.float64)
-
-
-#: What a percentile can bound: name -> values of a request that was answered in full.
-VALUES: Mapping[str, Callable[[RequestRecord], Floats]] = {
-    "ttft": lambda record: _one(metrics.ttft(record)),
-    "e2e": lambda record: _one(metrics.e2e(record)),
-    "tpot": lambda record: _one(metrics.tpot(record)),
-    "itl": metrics.gaps,
-}
 #: How many values a request of so many output tokens will give.
 _COUNTS: Mapping[str, Callable[[int], int]] = {
     "ttft": lambda tokens: 1,
@@ -81,7 +70,7 @@ class Watched:
         """Take note of a scored request that has ended."""
         self.left -= _COUNTS[self.latency](record.output_tokens)
         if record.ok:
-            values = VALUES[self.latency](record)
+            values = metrics.VALUES[self.latency](record)
             above = int(np.count_nonzero(values > self.bound_s))
             self.above += above
             self.within += len(values) - above
@@ -166,7 +155,7 @@ class Slower:
 def slower(metric: str, bound_s: float, spare: int, requests: Sequence[Request]) -> Slower | None:
     """Return the claim about a metric of a replay of scored requests, None for no percentile."""
     _, latency, statistic = (*metric.split("."), "", "")[:3]
-    if latency not in VALUES or statistic not in QUANTILES:
+    if latency not in metrics.VALUES or statistic not in QUANTILES:
         return None
     return Slower(metric, _watched(latency, statistic, bound_s, requests), spare)
 
